@@ -7,13 +7,13 @@ from setuptools import Extension, setup
 
 FOLDER = Path("testbed/transport/native")
 SOURCES = [str(FOLDER / name) for name in ("batches.c", "batches.h", "routine.c", "sealing.c")]
-DIGEST = hashlib.sha256(b"".join(Path(each).read_bytes() for each in SOURCES)).hexdigest()
+DIGEST = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
 
 setup(
     ext_modules=[
         Extension(
             "testbed.transport.native.batches",
-            [each for each in SOURCES if each.endswith(".c")],
+            [source for source in SOURCES if source.endswith(".c")],
             depends=SOURCES,
             # By it `native/hot_path.py` tells a library of another source.
             define_macros=[("SOURCE", f'"{DIGEST}"')],

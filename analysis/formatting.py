@@ -40,7 +40,7 @@ def unit_for(unit: str, values: Iterable[float | None]) -> Unit:
     """One unit for a row of numbers: the largest in which its greatest is not below 1."""
     greatest = max((abs(value) for value in values if value is not None), default=1.0)
     choices = _PREFIXED[unit]
-    return next((each for each in choices if greatest * each.factor >= 1), choices[-1])
+    return next((choice for choice in choices if greatest * choice.factor >= 1), choices[-1])
 
 
 def metric_unit(metric: str, values: Iterable[float | None]) -> tuple[str, Unit]:
@@ -65,7 +65,7 @@ def spread(estimate: Estimate, unit: Unit = RATIO) -> str:
     if estimate.value is None:
         return ""
     decimals = _decimals(estimate.value * unit.factor, unit)
-    shown = [number(each, unit, decimals=decimals) for each in estimate.values]
+    shown = [number(value, unit, decimals=decimals) for value in estimate.values]
     if shown:
         return f"values {', '.join(shown)}"
     if estimate.low is None or estimate.high is None:

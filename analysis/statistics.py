@@ -47,7 +47,7 @@ class Estimate:
     @classmethod
     def of_json(cls, entry: Mapping[str, Any]) -> Estimate:
         """The estimate of such an entry, which may hold a p-value, too."""
-        names = (each.name for each in fields(cls))
+        names = (field.name for field in fields(cls))
         return cls(**{name: entry[name] for name in names if name in entry})
 
 
@@ -73,7 +73,7 @@ def ratio_interval(numerators: Values, denominators: Values) -> Estimate:
     if n and min(top.min(), bottom.min()) > 0 and np.isfinite([top, bottom]).all():
         of_logs = _of_mean(np.log(top / bottom))
         ends = (of_logs.value, of_logs.low, of_logs.high)
-        value, low, high = (None if each is None else math.exp(each) for each in ends)
+        value, low, high = (None if end is None else math.exp(end) for end in ends)
         values = tuple(math.exp(each) for each in of_logs.values)
         return Estimate(value=value, low=low, high=high, n=n, values=values)
     divisor = bottom.sum()

@@ -77,8 +77,8 @@ def _check_link(request: Mapping[str, Any]) -> None:
         raise ValueError("'from' and 'to' must name the ends of a link")
     settings = request.get("set")
     fits = isinstance(settings, dict) and all(
-        key in LINK_SETTINGS and isinstance(each, int | float) and not isinstance(each, bool)
-        for key, each in settings.items()
+        key in LINK_SETTINGS and isinstance(setting, int | float) and not isinstance(setting, bool)
+        for key, setting in settings.items()
     )
     if not fits:
         raise ValueError(f"'set' must map some of {', '.join(LINK_SETTINGS)} to numbers")

@@ -82,10 +82,10 @@ class Places:
     def delays(self, entries: Sequence[ImpairmentParameters]) -> dict[tuple[str, str], float]:
         """The links that entries delay, and for how long at most."""
         delayed: dict[tuple[str, str], float] = {}
-        for each in entries:
-            if each.changes_middle:
-                ends = self.link_of(each)
-                longest_s = each.longest_wait_s(self.settings[ends])
+        for entry in entries:
+            if entry.changes_middle:
+                ends = self.link_of(entry)
+                longest_s = entry.longest_wait_s(self.settings[ends])
                 delayed[ends] = max(delayed.get(ends, 0.0), longest_s)
         return delayed
 

@@ -186,7 +186,7 @@ class ImpairmentRunner:
             event.wait()
 
     def _finish(self, occurrences: list[Occurrence], at_s: float) -> None:
-        all_ongoing = [self._ongoing[each] for each in occurrences]
+        all_ongoing = [self._ongoing[occurrence] for occurrence in occurrences]
         for ongoing in all_ongoing:
             ongoing.stop_planned_s = at_s
             ongoing.stop.set()

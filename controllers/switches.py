@@ -52,7 +52,7 @@ class PortState:
 def ports_of(connection: Connection) -> dict[int, PortState]:
     """Ask a switch that has connected for its ports."""
     ports = connection.ask(parser.OFPPortDescStatsRequest, "its ports")
-    return {each.port_no: PortState.of(each) for each in ports}
+    return {port.port_no: PortState.of(port) for port in ports}
 
 
 class Switch:

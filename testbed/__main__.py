@@ -113,7 +113,7 @@ def _interruption(arguments: list[str]) -> str:
     """What to say after Ctrl-C: the whole command that continues, where there is one."""
     if not arguments or arguments[0] not in ("run", "simulate"):
         return "interrupted"
-    words = [each for each in arguments if each != "--anew"]
+    words = [argument for argument in arguments if argument != "--anew"]
     return f"interrupted; this continues: {shlex.join(['./lab', *words])}"
 
 
@@ -132,7 +132,7 @@ def _usage_error(error: Any) -> str:
         return str(error.format_message())
     verb, command = context.info_name, context.command
     if kind == "NoSuchOption":
-        valid = [each for parameter in command.params for each in parameter.opts if each[:1] == "-"]
+        valid = [opt for parameter in command.params for opt in parameter.opts if opt[:1] == "-"]
         wrong = error.option_name
         # Without the hyphens, in which all options are alike.
         nearest = difflib.get_close_matches(wrong.lstrip("-"), [each.lstrip("-") for each in valid])

@@ -18,9 +18,9 @@ def now() -> OpenFiles:
     """Each descriptor's number with what it points to, of the objects that are still in use."""
     gc.collect()
     found = set()
-    for each in Path("/proc/self/fd").iterdir():
+    for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the one that reads this folder
-            found.add((each.name, str(each.readlink())))
+            found.add((path.name, str(path.readlink())))
     return frozenset(found)
 
 

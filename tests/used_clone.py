@@ -38,9 +38,9 @@ def make(folder: Path) -> Path:
     """The clone below a folder."""
     clone = folder / "a used clone"
     clone.mkdir()
-    for each in _CLONE.iterdir():
-        if each.name != _RUNS:
-            (clone / each.name).symlink_to(each)
+    for path in _CLONE.iterdir():
+        if path.name != _RUNS:
+            (clone / path.name).symlink_to(path)
     build = ResultsBuilder(clone / _RUNS)
     build.run(arm="dblp", seed=1)
     build.run(arm="fixed-low", seed=1, verdict="interrupted", reason="Ctrl-C")

@@ -99,12 +99,15 @@ def _options(kind: type[Topo]) -> dict[str, Any]:
     if issubclass(kind, LabTopo) and not issubclass(kind, PlainTopo):
         return {}
     return {
-        each.name: each.default
-        for each in _arguments(kind)
-        if each.name != "parameters"
-        and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        and (each.default is each.empty or isinstance(each.default, bool | int | float | str))
-        and (each.name in _HANDED_OVER or each.name not in TopologyParameters.model_fields)
+        argument.name: argument.default
+        for argument in _arguments(kind)
+        if argument.name != "parameters"
+        and argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)
+        and (
+            argument.default is argument.empty
+            or isinstance(argument.default, bool | int | float | str)
+        )
+        and (argument.name in _HANDED_OVER or argument.name not in TopologyParameters.model_fields)
     }
 
 
@@ -125,12 +128,12 @@ def _arguments(kind: type[Topo]) -> list[inspect.Parameter]:
 def _takes_parameters(kind: type[Topo], options: Mapping[str, Any]) -> bool:
     """Whether it needs an argument that is no option, or has one that is called `parameters`."""
     return any(
-        each.name == "parameters"
-        or each.kind is each.VAR_POSITIONAL
+        argument.name == "parameters"
+        or argument.kind is argument.VAR_POSITIONAL
         or (
-            each.kind is not each.VAR_KEYWORD
-            and each.default is each.empty
-            and each.name not in options
+            argument.kind is not argument.VAR_KEYWORD
+            and argument.default is argument.empty
+            and argument.name not in options
         )
-        for each in _arguments(kind)
+        for argument in _arguments(kind)
     )

@@ -103,7 +103,9 @@ class Evidence:
     def congestion_controls(self, arm: str) -> list[str]:
         """The congestion controls that the ok runs of an arm used, read back by their endpoints."""
         runs = [run for run in self.ok_runs if run.arm == arm]
-        return sorted({each for run in runs for each in run.congestion_controls})
+        return sorted(
+            {congestion_control for run in runs for congestion_control in run.congestion_controls}
+        )
 
     def verdicts(self) -> dict[str, int]:
         """How many planned runs have each verdict, or are missing."""
@@ -190,7 +192,7 @@ def machine_text(manifest: Mapping[str, Any]) -> str:
         elif isinstance(value, dict):
             value = " ".join(map(str, value.values()))
         words.append(value)
-    return ", ".join(str(each) for each in words if each is not None)
+    return ", ".join(str(word) for word in words if word is not None)
 
 
 def one_machine(manifest: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ def write(folder: Path, evidence: Results) -> None:
         "schema": SCHEMA,
         "experiment": evidence.experiment,
         "description": evidence.description,
-        "commands": [_anywhere(each, evidence.experiment) for each in evidence.commands],
+        "commands": [_anywhere(command, evidence.experiment) for command in evidence.commands],
         "arms": evidence.arms,
         "published": evidence.published_ids,
         "levels": evidence.levels,
@@ -102,11 +102,11 @@ def write(folder: Path, evidence: Results) -> None:
     lines = (json.dumps(_entry(run, shared, first), ensure_ascii=False) for run in evidence.runs)
     (folder / PLAN).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     attempts = list(_attempts(evidence))
-    described = [_described(*each) for each in attempts]
+    described = [_described(*attempt) for attempt in attempts]
     _write_csv(folder / ATTEMPTS, pl.DataFrame(described, schema=ATTEMPT_COLUMNS, strict=False))
     gates = [gate for number, run, _ in attempts for gate in _gates(number, run)]
     _write_csv(folder / GATES, pl.DataFrame(gates, schema=GATE_COLUMNS, strict=False))
-    left_out = {each.name for each in METRICS if not rows[each.name].count()}
+    left_out = {metric.name for metric in METRICS if not rows[metric.name].count()}
     left_out |= {
         name
         for name in filter(is_tail_quantile, rows.columns)
@@ -130,7 +130,7 @@ def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first, *others = documents or [{}]
     shared: dict[str, Any] = {}
     for name, value in first.items():
-        values = [each[name] for each in others if name in each]
+        values = [other[name] for other in others if name in other]
         if len(values) < len(others):
             continue
         if all(isinstance(each, dict) for each in (value, *values)):
@@ -264,11 +264,11 @@ def _read(folder: Path) -> KeptRows:
     manifest = document_of(folder / MANIFEST)
     counted: dict[str, Run] = {}
     others: list[Run] = []
-    for line, each in enumerate(attempts.iter_rows(named=True), start=2):
-        entry = plan.get(each["run_key"]) if each["counts"] else None
+    for line, attempt in enumerate(attempts.iter_rows(named=True), start=2):
+        entry = plan.get(attempt["run_key"]) if attempt["counts"] else None
         place = f"{folder / ATTEMPTS}, line {line}"
-        run = _run(place, each, entry, gates.pop((each["run_key"], each["attempt"]), []))
-        if not each["counts"]:
+        run = _run(place, attempt, entry, gates.pop((attempt["run_key"], attempt["attempt"]), []))
+        if not attempt["counts"]:
             others.append(run)
         elif entry is None or run.key in counted:
             raise ValueError(f"{place}: run {run.key}; valid: each run of {PLAN}, once")
@@ -343,13 +343,13 @@ def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The planned runs by key, as many as the experiment says."""
     try:
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        by_key = {str(each["key"]): each for each in entries}
+        by_key = {str(entry["key"]): entry for entry in entries}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: {error!r}; valid: a JSON object per planned run") from None
-    for each in entries:
-        if each["arm"] not in document["arms"]:
+    for entry in entries:
+        if entry["arm"] not in document["arms"]:
             valid = ", ".join(document["arms"])
-            raise ValueError(f"{path}: arm {each['arm']!r} of run {each['key']}; valid: {valid}")
+            raise ValueError(f"{path}: arm {entry['arm']!r} of run {entry['key']}; valid: {valid}")
     if len(by_key) != (count := document["planned"]["runs"]):
         raise ValueError(f"{path}: {len(by_key)} runs; valid: {count}, all planned")
     return by_key
@@ -417,7 +417,7 @@ def _rows(path: Path, ok_runs: Sequence[Run]) -> pl.DataFrame:
             raise ValueError(
                 f"{path}: {here.name} {here[place]} of run {key}; valid: {valid}, as in {PLAN}"
             )
-    absent = [each.name for each in METRICS if each.name not in rows.columns]
+    absent = [metric.name for metric in METRICS if metric.name not in rows.columns]
     return labels.hstack(rows.drop(labels.columns)).with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name) for name in absent
     )

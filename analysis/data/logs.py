@@ -60,7 +60,7 @@ class FrameColumns:
     @property
     def schema(self) -> dict[str, Kind]:
         """The type of each column by its name."""
-        return {each.name: _KINDS[each.type] for each in self.columns}
+        return {column.name: _KINDS[column.type] for column in self.columns}
 
 
 def unit_of(name: str) -> str:
@@ -141,7 +141,7 @@ def read_congestion_controls(directory: Path) -> list[str]:
             facts = [each for record in records for each in record["facts"].values()]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # cut off, or of another version
-        names |= {str(each["congestion_control"]) for each in facts if "congestion_control" in each}
+        names |= {str(fact["congestion_control"]) for fact in facts if "congestion_control" in fact}
     return sorted(re.sub(r"[^:=,]*/", "", each) for each in names)
 
 
@@ -267,7 +267,7 @@ def labels(runs: Sequence[Run]) -> pl.DataFrame:
 
 def remark(run: Run, problems: Sequence[str]) -> None:
     """Add what is wrong with a run's files, once: a log may be read again."""
-    run.problems.extend(each for each in problems if each not in run.problems)
+    run.problems.extend(problem for problem in problems if problem not in run.problems)
 
 
 def _is_expected(log: str, config: dict[str, Any]) -> bool:

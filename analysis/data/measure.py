@@ -97,9 +97,9 @@ def _metrics(runs: Sequence[Run], by_log: dict[str, pl.DataFrame]) -> pl.DataFra
         frame = frame.join(measured, on="run_key", how="left", maintain_order="left")
     whole = (pl.col("_logged") == pl.col("_planned")) | pl.col("_planned").is_null()
     return frame.with_columns(
-        pl.when(whole).then(pl.col(each.name)).alias(each.name)
-        for each in METRICS
-        if each.whole_log
+        pl.when(whole).then(pl.col(metric.name)).alias(metric.name)
+        for metric in METRICS
+        if metric.whole_log
     ).drop("_logged", "_planned")
 
 

@@ -41,9 +41,9 @@ def measured(directory: Path) -> dict[str, float]:
     """The metrics of a run, by name."""
     programs = workload(directory)
     times = [
-        (float(each["began_s"]), float(each["ended_s"]))
-        for each in programs
-        if each.get("began_s") and each.get("ended_s")
+        (float(program["began_s"]), float(program["ended_s"]))
+        for program in programs
+        if program.get("began_s") and program.get("ended_s")
     ]
     if not times:
         return {}
@@ -53,7 +53,7 @@ def measured(directory: Path) -> dict[str, float]:
     if inside is None:
         inside = pl.col("t_s").is_between(began_s, ended_s)
     queues = queues.filter(inside)
-    hosts = {str(each.get("host")) for each in programs}
+    hosts = {str(program.get("host")) for program in programs}
     return dict(
         [
             *_durations(programs),
@@ -83,28 +83,31 @@ def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
 def congestion_controls(directory: Path) -> list[str]:
     """The congestion controls of all connections between hosts that the sampler has seen."""
     connections = logs.sampler(directory).get("congestion_controls") or []
-    return sorted({each["congestion_control"] for each in connections} - {""})
+    return sorted({connection["congestion_control"] for connection in connections} - {""})
 
 
 def _durations(programs: list[dict[str, Any]]) -> Found:
-    for each in programs:
-        if each.get("began_s") and each.get("ended_s") and not each.get("service"):
-            yield f"programs.{_key(each['name'])}.duration_s", each["ended_s"] - each["began_s"]
+    for program in programs:
+        if program.get("began_s") and program.get("ended_s") and not program.get("service"):
+            yield (
+                f"programs.{_key(program['name'])}.duration_s",
+                program["ended_s"] - program["began_s"],
+            )
 
 
 def _waits(directory: Path, programs: list[dict[str, Any]]) -> Found:
     """Of the programs whose hook wrote a log of its steps."""
     names: dict[int, str] = {}  # by rank
     waited: dict[tuple[int, int], tuple[int, float]] = {}  # by step and rank: for whom, how long
-    for each in programs:
-        path = directory / "events" / f"training-{each.get('name')}.jsonl"
+    for program in programs:
+        path = directory / "events" / f"training-{program.get('name')}.jsonl"
         if not path.exists():
             continue
         steps = logs.read_lines(path, logs.TRAINING, [])
         waits = steps["wait_s"].drop_nulls()
         if len(waits):
-            yield f"programs.{_key(each['name'])}.wait_s", _number(waits.mean())
-        names.update(dict.fromkeys(steps["rank"].drop_nulls().to_list(), _key(each["name"])))
+            yield f"programs.{_key(program['name'])}.wait_s", _number(waits.mean())
+        names.update(dict.fromkeys(steps["rank"].drop_nulls().to_list(), _key(program["name"])))
         columns = ("round", "rank", "slowest_rank", "slowest_s")
         for step, rank, slowest, slowest_s in steps.select(columns).drop_nulls().rows():
             waited[step, rank] = slowest, slowest_s

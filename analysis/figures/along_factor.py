@@ -140,9 +140,11 @@ def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) 
     arms = list(summary["arms"])
     metric = next(
         (
-            each
-            for each in TASK_METRICS
-            if any(entry(p, "arms", arm, each).value is not None for p in parts for arm in arms)
+            task_metric
+            for task_metric in TASK_METRICS
+            if any(
+                entry(p, "arms", arm, task_metric).value is not None for p in parts for arm in arms
+            )
         ),
         None,
     )
@@ -156,7 +158,7 @@ def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) 
     present: set[str] = set()
     for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
         cells = {arm: [entry(p, "arms", arm, name) for p in parts] for arm in arms}
-        values = [each.value for estimates in cells.values() for each in estimates]
+        values = [estimate.value for estimates in cells.values() for estimate in estimates]
         label, unit = formatting.metric_unit(name, values)
         for arm, estimates in cells.items():
             if style.line_with_intervals(axes, at, estimates, styles[arm], unit.factor):

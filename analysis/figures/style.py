@@ -303,12 +303,12 @@ def add_legend(
         Line2D(
             [],
             [],
-            color=each.colour.light,
-            linestyle=each.line,
-            marker=each.marker if markers else "",
+            color=style.colour.light,
+            linestyle=style.line,
+            marker=style.marker if markers else "",
             label=in_lines(arm, _LEGEND_WIDTH),
         )
-        for arm, each in styles.items()
+        for arm, style in styles.items()
         if arm in present
     ]
     handles += further
@@ -359,7 +359,11 @@ def line_with_intervals(
     joined: bool = True,
 ) -> bool:
     """A line through the estimates that have a value, each with its interval; False without any."""
-    known = [(x, each) for x, each in zip(at, estimates, strict=True) if each.value is not None]
+    known = [
+        (x, estimate)
+        for x, estimate in zip(at, estimates, strict=True)
+        if estimate.value is not None
+    ]
     colour = arm_style.colour.light
     if known:
         axes.plot(

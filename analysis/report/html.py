@@ -152,5 +152,6 @@ def inline_svg(svg: str, *, name: str, description: str) -> Markup:
 def _colour_variables(*, dark: bool) -> Markup:
     """The CSS declarations of the colours for a light or a dark page."""
     return Markup(" ").join(
-        Markup("--{}: {};").format(each.name, each.dark if dark else each.light) for each in COLOURS
+        Markup("--{}: {};").format(colour.name, colour.dark if dark else colour.light)
+        for colour in COLOURS
     )

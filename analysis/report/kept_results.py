@@ -106,7 +106,7 @@ def derived(evidence: kept_rows.KeptRows) -> dict[str, str]:
 
 def recomputable(metrics: Sequence[str], *, from_rounds: bool) -> list[str]:
     """Those of some metrics that follow from what is kept: quantiles do where each round is."""
-    return [each for each in metrics if from_rounds or not is_tail_quantile(each)]
+    return [metric for metric in metrics if from_rounds or not is_tail_quantile(metric)]
 
 
 def write_derived(folder: Path) -> None:
@@ -405,7 +405,7 @@ def answers(results: Path) -> Table | None:
 
 def _answer(asked: Mapping[str, str], folder: Path) -> list[Cell]:
     """What was compared, what came out, and the answer."""
-    point = dict(each.split("=") for each in asked["point"].split(";") if each)
+    point = dict(part.split("=") for part in asked["point"].split(";") if part)
     if asked["paper"]:
         (summary,) = read(folder)
         at = [each for each in summary["points"] if point in ({}, each["factors"])]

@@ -211,7 +211,9 @@ def methods(results: Evidence) -> list[tuple[str, str]]:
             for name in ("topology", "training", "phases")
         },
         "Rounds": [str(config.get("rounds") or "") for config in configs],
-        "Impairments": [_settings(each) for each in impairments if isinstance(each, dict)],
+        "Impairments": [
+            _settings(impairment) for impairment in impairments if isinstance(impairment, dict)
+        ],
         "Profile": [str(config.get("profile") or "") for config in configs],
         "Seeds": [", ".join(map(str, sorted({run.seed for run in results.ok_runs})))],
     }

@@ -46,9 +46,9 @@ def run_data(run: Run, points: int) -> dict[str, Any] | None:
     assert run.directory is not None
     events = run.directory / "events"
     rounds = [
-        each
-        for each in _records(events / "rounds.jsonl", logs.ROUNDS)
-        if None not in (each["began_s"], each["ended_s"])
+        record
+        for record in _records(events / "rounds.jsonl", logs.ROUNDS)
+        if None not in (record["began_s"], record["ended_s"])
     ]
     queues, flows, processes = (
         logs.samples(run.directory, name) for name in ("queues", "flows", "processes")
@@ -169,13 +169,13 @@ def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
 def _impairments(records: Iterable[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
     """Per impairment its times in force: [planned, acknowledged, planned end, acknowledged end]."""
     by_name: dict[str, dict[str, Any]] = {}
-    for each in records:
-        if None in (each["planned_s"], each["acknowledged_s"]):
+    for record in records:
+        if None in (record["planned_s"], record["acknowledged_s"]):
             continue
-        name, kind = str(each["name"]), kind_name(str(each["kind"]))
+        name, kind = str(record["name"]), kind_name(str(record["kind"]))
         bars = by_name.setdefault(name, {"name": name, "kind": kind, "bars": []})["bars"]
-        times = clock.relative(each["planned_s"], each["acknowledged_s"])
-        if each["action"] == "begin":
+        times = clock.relative(record["planned_s"], record["acknowledged_s"])
+        if record["action"] == "begin":
             bars.append(times)
         elif in_force := [bar for bar in bars if len(bar) == 2]:
             in_force[0] += times
@@ -199,16 +199,16 @@ def _workers(
     workers = []
     for path in sorted(paths, key=lambda path: (len(path.stem), path.stem)):  # 10 is after 9
         name, bars = path.stem.removeprefix("transfers-"), []
-        for each in _records(path.with_name(f"training-{name}.jsonl"), logs.TRAINING):
-            if each["round"] in began_s and each["compute_s"] is not None:
-                begin_s = began_s[each["round"]]
-                times = clock.relative(begin_s, begin_s + each["compute_s"])
-                bars.append([0, *times, each["round"]])
-        for each in _records(path, logs.TRANSFERS):
-            if None not in (each["began_s"], each["ended_s"]):
-                leg = 1 if each["leg"] == "gather" else 2
-                times = clock.relative(each["began_s"], each["ended_s"])
-                bars.append([leg, *times, each["round"]])
+        for record in _records(path.with_name(f"training-{name}.jsonl"), logs.TRAINING):
+            if record["round"] in began_s and record["compute_s"] is not None:
+                begin_s = began_s[record["round"]]
+                times = clock.relative(begin_s, begin_s + record["compute_s"])
+                bars.append([0, *times, record["round"]])
+        for record in _records(path, logs.TRANSFERS):
+            if None not in (record["began_s"], record["ended_s"]):
+                leg = 1 if record["leg"] == "gather" else 2
+                times = clock.relative(record["began_s"], record["ended_s"])
+                bars.append([leg, *times, record["round"]])
         if bars:
             workers.append({"name": name, "bars": bars})
     return workers

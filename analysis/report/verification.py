@@ -81,11 +81,11 @@ def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
     if evidence.rounds is None:
         return
     metrics = [
-        each
-        for each in METRICS
-        if each.name.startswith(kept_rows.OF_ROUNDS) and each.name in evidence.rows.columns
+        metric
+        for metric in METRICS
+        if metric.name.startswith(kept_rows.OF_ROUNDS) and metric.name in evidence.rows.columns
     ]
-    values = [each.value.alias(each.name) for each in metrics if not each.whole_log]
+    values = [metric.value.alias(metric.name) for metric in metrics if not metric.whole_log]
     again = evidence.rounds.group_by("run_key").agg(values)
     rows = evidence.rows.join(again, on="run_key", how="left", suffix=" again")
     for name in again.columns[1:]:
@@ -267,7 +267,9 @@ def _look_up(
     """What to refuse and what to remark on of the commits of some runs; nothing without history."""
     refused: list[str] = []
     remarks: list[str] = []
-    recorded = {str(each.get("commit") or ""): each.get("sources") for each in manifests}
+    recorded = {
+        str(manifest.get("commit") or ""): manifest.get("sources") for manifest in manifests
+    }
     for commit, sources in sorted(recorded.items()) if commits is not None else ():
         name, _, changes = commit.partition("+")
         if not name:

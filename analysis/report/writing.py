@@ -140,7 +140,9 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         "not-ok": verdicts.run_table(results, not_ok=True),
         "gates": verdicts.gate_table(results),
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
-        **{f"point-ratios-{number}": each for number, each in enumerate(ratios_by_point, start=1)},
+        **{
+            f"point-ratios-{number}": ratio for number, ratio in enumerate(ratios_by_point, start=1)
+        },
         "contrasts": by_sweep_point.contrast_table(summary),
         "arms": arms_table(results),
         "coverage": verdicts.coverage_table(results),
@@ -254,8 +256,8 @@ def render_page(
         definitions=_definitions(summary),
         timeline=TIMELINE if has_timeline else None,
         drawings=[
-            (each, inline_svg(each.svg, name=each.name, description=each.title))
-            for each in drawings
+            (drawing, inline_svg(drawing.svg, name=drawing.name, description=drawing.title))
+            for drawing in drawings
         ],
         problems=_damaged(results),
         began=sorted(str(run.began_at) for run in results.runs if run.began_at),

@@ -68,7 +68,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
     for arm, cell in summary["arms"].items():
         cell["congestion_control"] = results.congestion_controls(arm)
     # What belongs to single points of the sweep is compared there, not with the mean of all.
-    remaining = [each for each in entries if each.id not in in_points]
+    remaining = [entry for entry in entries if entry.id not in in_points]
     if points:
         elsewhere = [each for each in remaining if each.applies_to or each.confidence == OWN_LIMIT]
         summary["published_elsewhere"] = [each.title for each in elsewhere]
@@ -119,20 +119,20 @@ def _points(
             "critical_shares": lookup.critical_shares(runs, measured, phased),
         }
         here = [
-            each
-            for each in entries
+            entry
+            for entry in entries
             if (
-                (each.applies_to and each.confidence != OWN_LIMIT)
+                (entry.applies_to and entry.confidence != OWN_LIMIT)
                 or (
-                    each.confidence == OWN_LIMIT  # of what this point's tolerances and loss give
+                    entry.confidence == OWN_LIMIT  # of what this point's tolerances and loss give
                     and any(
-                        math.isclose(limit, each.bounds[0], rel_tol=_SAME_LIMIT)
+                        math.isclose(limit, entry.bounds[0], rel_tol=_SAME_LIMIT)
                         for limit in cell["limits"].values()
                     )
                 )
-                or (by_task and each.metrics[0] in TASK_METRICS)
+                or (by_task and entry.metrics[0] in TASK_METRICS)
             )
-            and published.meets(cell["factors"] | conditions, each.applies_to)
+            and published.meets(cell["factors"] | conditions, entry.applies_to)
         ]
         ok_runs = [run for run in runs if results.counts(run)]
         cell["published"] = published.between_arms(here, cell, ok_runs)

@@ -111,7 +111,11 @@ def published_entries(
 
 def several_tasks(conditions: Iterable[Mapping[str, Any]]) -> bool:
     """Whether points of a sweep train several models, or on several data sets."""
-    tasks = {(each["model"], each.get("dataset")) for each in conditions if "model" in each}
+    tasks = {
+        (condition["model"], condition.get("dataset"))
+        for condition in conditions
+        if "model" in condition
+    }
     return len(tasks) > 1
 
 
@@ -128,7 +132,7 @@ def phased_arms(results: Evidence, measured: pl.DataFrame) -> list[str]:
     phased = set(measured.filter(TOLERANCE_VARIED)["arm"])
     for run in results.ok_runs:
         of_legs = (statistics.tolerances(run.config, leg) for leg in LEGS)
-        if any(each is not None and each[0] != each[1] for each in of_legs):
+        if any(of_leg is not None and of_leg[0] != of_leg[1] for of_leg in of_legs):
             phased.add(run.arm)
     return [arm for arm in results.arms if arm in phased]
 

@@ -36,15 +36,15 @@ class Measured:
         known = ~np.isnan(one) & ~np.isnan(two)
         if ratio and np.minimum(one, two)[known].min(initial=np.inf) > 0:
             logs = (np.log(np.where(known, each, 1)) for each in (one, two))
-            top, bottom = (np.exp(self._averaged(each, known)) for each in logs)
+            top, bottom = (np.exp(self._averaged(log, known)) for log in logs)
             return top, bottom
         return self._averaged(one, known), self._averaged(two, known)
 
     def together(self, arms: Sequence[str], metric: str) -> list[Floats]:
         """Values of several arms at the units that all have, averaged per seed."""
         columns = self._columns(arms, metric)
-        all_have = np.logical_and.reduce([~np.isnan(each) for each in columns])
-        return [self._averaged(each, all_have) for each in columns]
+        all_have = np.logical_and.reduce([~np.isnan(column) for column in columns])
+        return [self._averaged(column, all_have) for column in columns]
 
     def _columns(self, arms: Sequence[str], metric: str) -> list[Floats]:
         return [self.values[arm][:, self.columns[metric]] for arm in arms]

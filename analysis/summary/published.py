@@ -69,7 +69,7 @@ def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
 
 def all_ids() -> set[str]:
     """The ids that an experiment may name."""
-    return {each.id for each in load()} | {each["id"] for each in settings(None)}
+    return {each.id for each in load()} | {setting["id"] for setting in settings(None)}
 
 
 def unknown(ids: Sequence[str] | None) -> list[str]:
@@ -141,7 +141,7 @@ def _conditions(run: Run) -> Conditions:
     training = section(run.config, "training")
     conditions: Conditions = {"model": training.get("model"), "dataset": dataset_name(training)}
     impairments = run.config.get("impairments") or []
-    rates = {each.get("q") for each in impairments if isinstance(each, Mapping)}
+    rates = {impairment.get("q") for impairment in impairments if isinstance(impairment, Mapping)}
     if len(rates) <= 1:
         conditions["loss"] = rates.pop() if rates else 0.0
     tolerances = statistics.tolerances(run.config)

@@ -43,17 +43,17 @@ def main_table(
     }
     # All latencies share a unit, so that they can be compared within a column too.
     latencies = [
-        each.value
+        of_arm.value
         for name, of_arms in estimates.items()
         if "latency_s." in name
-        for each in of_arms
+        for of_arm in of_arms
     ]
     paces = summary.get("paces") or ["real"]
-    phased = {each["arm"] for each in lookup.critical_rounds(summary)}
+    phased = {critical_round["arm"] for critical_round in lookup.critical_rounds(summary)}
     for name, of_arms in estimates.items():
         if not _is_shown(summary, name, of_arms):
             continue
-        of_unit = latencies if "latency_s." in name else [each.value for each in of_arms]
+        of_unit = latencies if "latency_s." in name else [of_arm.value for of_arm in of_arms]
         label, unit = metric_unit(name, of_unit)
         if name in _PACED and paces != ["real"]:
             label += f", {' and '.join(paces)}"
@@ -62,7 +62,7 @@ def main_table(
             absent = _NOTHING_LEARNT
         elif name in TASK_METRICS and is_of_several_tasks(summary):
             absent = _SEVERAL_TASKS
-        cells = [_cell(each, unit, absent, n) for each, n in zip(of_arms, counts, strict=True)]
+        cells = [_cell(of_arm, unit, absent, n) for of_arm, n in zip(of_arms, counts, strict=True)]
         if name == "critical_share":
             cells = [
                 cell
@@ -81,13 +81,13 @@ def main_table(
 
 
 def _is_shown(summary: dict[str, Any], name: str, estimates: list[Estimate]) -> bool:
-    known = any(each.value is not None for each in estimates)
+    known = any(estimate.value is not None for estimate in estimates)
     if summary.get("workload") == "programs":  # which of all metrics they have is up to them
         return known
     if name == _CALM:
         return False
     if name == "workers_lost":
-        return any(each.value for each in estimates)
+        return any(estimate.value for estimate in estimates)
     if name == "accuracy":
         return known or summary.get("task_metric") != "perplexity"
     return known or not describe(name).optional
@@ -187,7 +187,8 @@ def _by_ratio(summary: dict[str, Any], metrics: Sequence[str]) -> Iterator[_Comp
     """The metrics with any ratio. Of others the main table says why they have no value."""
     for metric in metrics:
         if any(
-            entry(summary, "ratios", each, metric).value for each in lookup.ratio_names(summary)
+            entry(summary, "ratios", ratio_name, metric).value
+            for ratio_name in lookup.ratio_names(summary)
         ):
             yield _Compared(part=summary, metric=metric, label=describe(metric).label)
 
@@ -263,7 +264,11 @@ _BETTER = {"s": "is faster", "bps": "has more"}
 def findings_table(summary: dict[str, Any]) -> Table:
     """What was found: a row per pair, a column per main quantity, and in each cell a verdict."""
     compared = sorted(lookup.pairs(list(summary["arms"])), key=lambda pair: pair[0] != BASELINE)
-    goodputs = [each for each in of_programs(summary["arms"]) if each.endswith(".goodput_bps")]
+    goodputs = [
+        of_program
+        for of_program in of_programs(summary["arms"])
+        if of_program.endswith(".goodput_bps")
+    ]
     latencies = list(_by_ratio(summary, [ALL_BURSTS, "round_latency_s.mean"]))[:1]
     shown = [*latencies, *_by_ratio(summary, [*goodputs[:_MOST_FLOWS], "training_time_s"])]
     tasks = list(_by_difference(summary)) if shown else []
@@ -360,7 +365,7 @@ def round_time_table(results: Results) -> Table:
     """A row per arm: its mean round, and the mean and the share of each of the round's parts."""
     of_arms = results.frame("round_parts").group_by("arm")
     means = of_arms.agg(pl.len().alias("rounds"), pl.col("iteration_s", *_ROUND_PARTS).mean())
-    by_arm = {each["arm"]: each for each in means.iter_rows(named=True)}
+    by_arm = {mean["arm"]: mean for mean in means.iter_rows(named=True)}
 
     def part(name: str) -> Callable[[dict[str, Any]], Cell]:
         def cell(of_arm: dict[str, Any]) -> Cell:
@@ -395,7 +400,7 @@ def critical_rounds_table(summary: dict[str, Any]) -> Table:
     """One row per arm whose tolerance depends on the phase; the records hold every run's share."""
     runs, rows = lookup.critical_rounds(summary), []
     for arm in summary["arms"]:
-        shares = [(each["critical_share"], each) for each in runs if each["arm"] == arm]
+        shares = [(run["critical_share"], run) for run in runs if run["arm"] == arm]
         if shares:
             shares.sort(key=lambda each: each[0])
             mean = rendering.measured(entry(summary, "arms", arm, "critical_share"), PERCENT)

@@ -108,7 +108,7 @@ def _ratio_table(summary: dict[str, Any], name: str) -> Table:
     compared = ratio_names(summary)
     bounded = name == bounded_metric(summary) and any(point["limits"] for point in points(summary))
     parts = points(summary)
-    uncorrected = [p_value(each, "ratios", pair, name) for each in parts for pair in compared]
+    uncorrected = [p_value(part, "ratios", pair, name) for part in parts for pair in compared]
     p_values = iter(holm(uncorrected))
     rows, records = [], []
     for point in parts:
@@ -122,7 +122,7 @@ def _ratio_table(summary: dict[str, Any], name: str) -> Table:
             if bounded and pair == _BOUNDED:
                 record |= {_LIMITS[key]: value for key, value in point["limits"].items()}
                 limits = [point["limits"].get(bound) for bound in _LIMITS]
-                shown += [Cell(text=formatting.number(each), tone="quiet") for each in limits]
+                shown += [Cell(text=formatting.number(limit), tone="quiet") for limit in limits]
             records.append(record)
         rows.append(shown)
     columns = ["Point"]
@@ -170,17 +170,21 @@ def contrast_table(summary: dict[str, Any]) -> Table:
         (
             metric
             for metric in CONTRASTED
-            if any(entry(each, "ratios", pair, metric).n for each in contrasts for pair in compared)
+            if any(
+                entry(contrast, "ratios", pair, metric).n
+                for contrast in contrasts
+                for pair in compared
+            )
         ),
         CONTRASTED[0],
     )
     rows, records = [], []
-    for each in contrasts:
-        ends = {end: factors_text(each[end]) for end in ("from", "to")}
+    for contrast in contrasts:
+        ends = {end: factors_text(contrast[end]) for end in ("from", "to")}
         line = row(*ends.values())
         for pair in compared:
-            estimate = entry(each, "ratios", pair, shown)
-            p = p_value(each, "ratios", pair, shown, "p_value_corrected")
+            estimate = entry(contrast, "ratios", pair, shown)
+            p = p_value(contrast, "ratios", pair, shown, "p_value_corrected")
             line.append(rendering.ratio(estimate, p=p) if estimate.n else rendering.missing())
             known = {"ratio": pair, "metric": shown, **estimate.as_json(), "p_value_corrected": p}
             records.append(ends | known)

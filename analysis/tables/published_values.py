@@ -57,7 +57,7 @@ class _Beside:
 
 def _beside(summary: dict[str, Any]) -> list[_Beside]:
     """Every published value of the whole and of the points."""
-    return [_Beside(*each) for each in published_entries(summary)]
+    return [_Beside(*published_entry) for published_entry in published_entries(summary)]
 
 
 def experiment_table(summary: dict[str, Any]) -> Table:
@@ -141,7 +141,7 @@ def _record(each: _Beside) -> dict[str, Any]:
 def _models(entries: Sequence[_Beside]) -> tuple[str, str]:
     """The paper's models and ours; two empty texts where they are the same."""
     paper = entries[0].entry["model"]
-    ours = list(dict.fromkeys(name for each in entries for name in each.entry["our_model"]))
+    ours = list(dict.fromkeys(name for entry in entries for name in entry.entry["our_model"]))
     names = load_models()
     if paper == [ANY_MODEL] or (ours and {names.get(name, name) for name in paper} == set(ours)):
         return "", ""
@@ -177,24 +177,24 @@ def _by_published_value(summary: dict[str, Any]) -> list[list[_Beside]]:
     return [
         entries
         for (name, *_), entries in sorted(groups.items(), key=lambda each: order.index(each[0][0]))
-        if entries[0].is_quantile or any(each.ours.value is not None for each in entries)
+        if entries[0].is_quantile or any(entry.ours.value is not None for entry in entries)
     ]
 
 
 def _overview_row(experiment: str, entries: Sequence[_Beside]) -> list[Cell]:
     first, unit = entries[0], entries[0].unit
     paper_model, our_model = _models(entries)
-    values = [each.ours.value for each in entries if each.ours.value is not None]
+    values = [entry.ours.value for entry in entries if entry.ours.value is not None]
     ours = Cell(text=formatting.DASH, detail=_TOO_FEW)
     verdicts = formatting.DASH
     if values:
         low, high = formatting.number(min(values), unit), formatting.number(max(values), unit)
         text, detail = low, formatting.brackets(first.ours, unit).strip("()")
-        counts = Counter(each.verdict or "no margin stated" for each in entries)
+        counts = Counter(entry.verdict or "no margin stated" for entry in entries)
         verdicts = next(iter(counts))
         if len(entries) > 1:
             text = formatting.between(low, high)
-            seeds = min(each.ours.n for each in entries)
+            seeds = min(entry.ours.n for entry in entries)
             detail = f"{len(values)} points, n = {seeds} seeds each"
             verdicts = ", ".join(f"{name} at {n} of {len(entries)}" for name, n in counts.items())
         ours = Cell(text=f"{text} {unit.symbol}", detail=formatting.joined(our_model, detail))

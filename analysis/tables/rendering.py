@@ -32,7 +32,7 @@ Shown = str | Cell | None  # what a cell holds; without a text a dash
 def row(*cells: Shown) -> list[Cell]:
     """A table's row; a text stands for a cell that holds nothing else."""
     return [
-        each if isinstance(each, Cell) else Cell(text=each or formatting.DASH) for each in cells
+        cell if isinstance(cell, Cell) else Cell(text=cell or formatting.DASH) for cell in cells
     ]
 
 
@@ -71,7 +71,7 @@ def marked(table: Table) -> Table:
         table,
         title=f"{INVALID_INCLUDED}: {table.title}",
         notes=[INVALID_INCLUDED, *table.notes],
-        records=[{**each, "mark": INVALID_INCLUDED} for each in records],
+        records=[{**record, "mark": INVALID_INCLUDED} for record in records],
     )
 
 

@@ -77,7 +77,7 @@ def _coverage(runs: list[Run]) -> Cell:
         return Cell(text="not planned", tone="quiet")
     ok = sum(run.verdict == "ok" for run in runs)
     others = [run.verdict for run in runs if run.verdict != "ok"]
-    detail = ", ".join(f"{others.count(each)} {each}" for each in dict.fromkeys(others))
+    detail = ", ".join(f"{others.count(fromkey)} {fromkey}" for fromkey in dict.fromkeys(others))
     return Cell(text=f"{ok} of {len(runs)}", detail=detail, tone="" if ok == len(runs) else "bad")
 
 
@@ -93,7 +93,9 @@ def _gates(run: Run) -> Cell | None:
         details.append(f"{gate.get('name')}: {value}")
     details += [f"waived: {words}" for words in evidence.waived([run])]
     return Cell(
-        text=", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)),
+        text=", ".join(
+            f"{outcomes.count(fromkey)} {fromkey}" for fromkey in dict.fromkeys(outcomes)
+        ),
         detail="; ".join(details),
         tone="bad" if any(evidence.stops(gate) for gate in run.gates) else "",
     )

@@ -51,7 +51,7 @@ def read_mask(name: str, folders: Sequence[Path]) -> str:
 def parse_mask(text: str) -> list[list[range]]:
     """The lost packets of each occurrence; ValueError: the text is no mask."""
     return [
-        [_item(each.strip()) for each in one.split(",") if each.strip()] for one in text.split(";")
+        [_item(part.strip()) for part in one.split(",") if part.strip()] for one in text.split(";")
     ]
 
 
@@ -282,4 +282,6 @@ class SenderDrop(Impairment[SenderDropParameters]):
             order.set(share)
 
     def _counts(self) -> tuple[int, int]:
-        return sum(each.met for each in self._orders), sum(each.left_out for each in self._orders)
+        return sum(order.met for order in self._orders), sum(
+            order.left_out for order in self._orders
+        )

@@ -50,7 +50,7 @@ def read_trace(name: str, folders: Sequence[Path]) -> dict[str, Any]:
 
 def _csv(lines: Sequence[tuple[str, str]]) -> tuple[Changes, float]:
     place, header = lines[0]
-    columns = [each.strip() for each in header.split(",")]
+    columns = [part.strip() for part in header.split(",")]
     _check_columns(columns, place)
     if len(lines) < 2:
         raise ValueError(f"{place}: no line follows the names of the columns")
@@ -178,7 +178,7 @@ class TraceParameters(ImpairmentParameters):
         if self.changes is None or self.length_s is None:
             raise ValueError("needs file, or changes with length_s")
         _check_columns(list(self.changes), "changes")
-        lengths = {len(each) for each in self.changes.values()}
+        lengths = {len(change) for change in self.changes.values()}
         if len(lengths) > 1 or not 0 < max(lengths) <= MOST_CHANGES:
             raise ValueError(f"changes: columns must be of one length, 1 to {MOST_CHANGES}")
         _check_values(self.changes, ["changes"] * max(lengths))
@@ -219,7 +219,7 @@ class TraceParameters(ImpairmentParameters):
 
     def _values(self, row: int) -> dict[str, float]:
         assert self.changes is not None
-        return {key: each[row] for key, each in self.changes.items() if key != "t_s"}
+        return {key: change[row] for key, change in self.changes.items() if key != "t_s"}
 
 
 class Trace(ChangedDirection[TraceParameters]):

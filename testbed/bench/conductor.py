@@ -267,8 +267,8 @@ def _failed(processes: Mapping[str, Process]) -> bool:
 def _cause(processes: Mapping[str, Process]) -> str:
     """Whose failure it was: one that ended of itself took the others along, who could still say."""
     failed = [
-        (not each.abrupt, each.failed_s, f"{name}: {each.error}")
-        for name, each in processes.items()
-        if each.error is not None
+        (not process.abrupt, process.failed_s, f"{name}: {process.error}")
+        for name, process in processes.items()
+        if process.error is not None
     ]
     return min(failed)[-1]

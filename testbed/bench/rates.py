@@ -103,7 +103,7 @@ def train(trial: Record) -> Record:
             simulating.simulate(directory, lambda progress: None)
         ends = [jsonl.read(path)[-1] for path in directory.glob("events/training-*.jsonl")]
     metric = "accuracy" if "accuracy" in ends[0] else "perplexity"
-    return record | {"metric": metric, "value": mean([each[metric] for each in ends])}
+    return record | {"metric": metric, "value": mean([end[metric] for end in ends])}
 
 
 def mean(values: Sequence[float | None]) -> float | None:
@@ -135,5 +135,5 @@ def table_of(
     title: str, columns: list[str], rows: Sequence[Sequence[str]], note: str
 ) -> rendering.Table:
     """A table of texts."""
-    cells = [[rendering.Cell(text=each) for each in texts] for texts in rows]
+    cells = [[rendering.Cell(text=text) for text in texts] for texts in rows]
     return rendering.Table(title=title, columns=columns, rows=cells, notes=[note], numeric=False)

@@ -55,10 +55,10 @@ def run(options: Execution, *, simulated: bool = False) -> bool:
 def sized(chosen: Chosen, console: Console) -> Chosen:
     """What was chosen, in the profile that fits this machine; a change is said in one line."""
     # Probed where an experiment has that profile, none was asked for, and none has been planned.
-    names = [each.name for each in chosen.selections if each.profile is None]
+    names = [selection.name for selection in chosen.selections if selection.profile is None]
     if not names or SLOW_PROFILE not in experiment.profile_names(names[0]):
         return chosen
-    slow = [replace(each, profile=SLOW_PROFILE) for each in chosen.selections]
+    slow = [replace(selection, profile=SLOW_PROFILE) for selection in chosen.selections]
     profile = planning.read(chosen.folder).get("profile")
     if profile == SLOW_PROFILE:
         return replace(chosen, selections=slow)
@@ -147,7 +147,7 @@ def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
         for run in chosen.runs:
             runner.directory_of(chosen.results, run).set_aside()
     try:
-        selections = [each.stored() for each in chosen.selections]
+        selections = [selection.stored() for selection in chosen.selections]
         remarks = planning.extend(chosen.results, chosen.runs, selections)
     except OSError as error:
         raise InputError(f"{error.filename or chosen.results}: {error.strerror}") from None

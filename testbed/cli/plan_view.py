@@ -68,9 +68,9 @@ def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
         rows.append([run.key, run.arm, str(run.seed), factors, word])
     show_table(console, ("run", "arm", "seed", "factors", "verdict"), rows)
     arms: dict[str, dict[str, None]] = {}
-    for each in standings:
-        if each.lacking:
-            arms.setdefault(each.lacking, {})[each.run.arm] = None
+    for standing in standings:
+        if standing.lacking:
+            arms.setdefault(standing.lacking, {})[standing.run.arm] = None
     for reason, names in arms.items():
         say(console, f"{_UNSUPPORTED}: {', '.join(names)}: {reason}")
 
@@ -117,7 +117,9 @@ def _show_numbers(chosen: Chosen, console: Console) -> None:
 def show_time(results: Path, runs: Sequence[Run], console: Console) -> None:
     """Say how long the runs still to be executed take, and which would be ended before."""
     standings = _standings(results, runs)
-    left = [each.run for each in standings if each.verdict != "ok" and not each.lacking]
+    left = [
+        standing.run for standing in standings if standing.verdict != "ok" and not standing.lacking
+    ]
     if not left:
         return
     kinds = [json.dumps([run.arm, run.factors]) for run in left]  # seeds take alike

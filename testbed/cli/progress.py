@@ -90,7 +90,7 @@ class RunProgress:
             return
         if not text and self._under_way:
             text = f"{len(self._under_way)} runs under way"
-        if not_ok := sum(each.verdict != "ok" for each in self.outcomes.values()):
+        if not_ok := sum(outcome.verdict != "ok" for outcome in self.outcomes.values()):
             text = f"{not_ok} not ok  {text}"
         done = len(self.outcomes) + self._share()
         self._bar.update(self._task, completed=done, description=text, left=self._left())
@@ -102,7 +102,7 @@ class RunProgress:
     def _left(self) -> str:
         """Time left, from the mean of what was executed in this call."""
         share = self._share()
-        done = sum(each.executed for each in self.outcomes.values()) + share
+        done = sum(outcome.executed for outcome in self.outcomes.values()) + share
         if done < 0.2:
             return ""
         left_s = (

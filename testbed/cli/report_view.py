@@ -54,7 +54,7 @@ def write(
 def _show(paths: ReportPaths, console: Console) -> None:
     if paths.verdicts.get("ok") or paths.invalid_included:
         table = paths.main_table  # a caution tells the waived gates
-        notes = [each for each in table.notes if not each.startswith(WAIVED)]
+        notes = [note for note in table.notes if not note.startswith(WAIVED)]
         width = console.width if console.is_terminal else None
         console.print("", to_text(replace(table, notes=notes), width=width), sep="\n")
     else:

@@ -253,7 +253,7 @@ def report(
         option = "--include-invalid" if include_invalid else "--format"
         raise InputError(f"{option}: valid without --readme, which keeps ok runs alone")
     names: list[str] | list[None] = what or [None]
-    chosen = list(dict.fromkeys(places.find(each, out) for each in names))
+    chosen = list(dict.fromkeys(places.find(name, out) for name in names))
     for place in chosen:  # nothing is written where one name is wrong
         place.require()
     from testbed.cli import report_view  # imports what draws figures, which takes a second

@@ -254,7 +254,7 @@ def _fsdp_modules(model: torch.nn.Module, group: dist.ProcessGroup) -> list[Any]
                     "valid: all in a module that fully_shard was given"
                 )
             continue
-        if any(each.is_replicate() for each in parameter.placements):
+        if any(placement.is_replicate() for placement in parameter.placements):
             raise InputError(
                 f"the parameter {name} is replicated by FSDP itself, which averages over the "
                 "replicas before us; valid: fully_shard with the shards' dimension of the mesh "
@@ -267,4 +267,4 @@ def _fsdp_modules(model: torch.nn.Module, group: dist.ProcessGroup) -> list[Any]
                 "the same group; valid: the group of the replicas, as "
                 "group=mesh['replicate'].get_group()"
             )
-    return [each for each in model.modules() if isinstance(each, FSDPModule)]
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]

@@ -36,7 +36,9 @@ class Place:
     def require_same(self, ours: Plan) -> None:
         """InputError where this rank's buckets are others."""
         if ours != self.plan:
-            theirs, mine = ([each.elements for each in buckets] for buckets in (self.plan, ours))
+            theirs, mine = (
+                [bucket.elements for bucket in buckets] for buckets in (self.plan, ours)
+            )
             raise InputError(
                 f"the buckets of the rank that returns are {mine}, and the others' {theirs}; "
                 "valid: the same model and DistributedDataParallel"

@@ -90,7 +90,7 @@ class Exchange:
             )
             # What arrives of all others at once takes at most twice the gradient's memory.
             largest = max(each.element_count for each in layout.each) * len(others)
-            fitting = max(1, 2 * sum(each.elements for each in buckets) // largest)
+            fitting = max(1, 2 * sum(bucket.elements for bucket in buckets) // largest)
             common: Any = {
                 "owner": owner,
                 "at_once": min(settings.transfers_in_flight, config.transfers_in_flight, fitting),

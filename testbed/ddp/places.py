@@ -185,7 +185,7 @@ def find_ports(settings: Settings, rendezvous: Rendezvous, places: Places, sessi
 def _fitting(mine: str, all_addresses: list[str]) -> int:
     """The largest chunk that fits the MTU of this rank's paths."""
     here, *others = (resolve(each, what="an address") for each in (mine, *all_addresses))
-    known = [path_mtu_bytes(here, each) for each in others]
+    known = [path_mtu_bytes(here, other) for other in others]
     mtu_bytes = min((each for each in known if each is not None), default=_ETHERNET_MTU_BYTES)
     fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TAG_BYTES)
     return min(fitting, _MOST_CHUNK_BYTES)
@@ -229,7 +229,7 @@ def is_loopback(address: str) -> bool:
 
 def require_reachable(addresses: list[str]) -> None:
     """InputError where some ranks name an address that only their own machine can reach."""
-    inside = [rank for rank, each in enumerate(addresses) if is_loopback(each)]
+    inside = [rank for rank, address in enumerate(addresses) if is_loopback(address)]
     if inside and len(inside) != len(addresses):
         raise InputError(
             f"rank {inside[0]} has the address {addresses[inside[0]]}, which other machines cannot "

@@ -80,16 +80,16 @@ class StepReport:
     @property
     def slowest(self) -> BucketReport | None:
         """The bucket in which a rank was waited for longest; None where nobody was."""
-        waits = [each for each in self.buckets if each.slowest is not None]
+        waits = [bucket for bucket in self.buckets if bucket.slowest is not None]
         return max(waits, key=lambda each: each.slowest_s, default=None)
 
     @property
     def bytes_sent(self) -> int:
-        return sum(each.bytes_sent for each in self.buckets)
+        return sum(bucket.bytes_sent for bucket in self.buckets)
 
     @property
     def bytes_received(self) -> int:
-        return sum(each.bytes_received for each in self.buckets)
+        return sum(bucket.bytes_received for bucket in self.buckets)
 
 
 def bucket_report(
@@ -176,13 +176,15 @@ class StepLog:
 
 def _together(reports: list[TransferReport]) -> dict[str, Any]:
     """One record of the transfers with a peer in a leg, which buckets have divided."""
-    received = [each.chunks_received for each in reports]
-    began_s = min(each.began_s for each in reports)
-    ended_s = max(each.ended_s for each in reports)
+    received = [report.chunks_received for report in reports]
+    began_s = min(report.began_s for report in reports)
+    ended_s = max(report.ended_s for report in reports)
     return {
-        **{key: sum(getattr(each, key) for each in reports) for key in _SUMS},
+        **{key: sum(getattr(report, key) for report in reports) for key in _SUMS},
         "chunks_received": sum(each or 0 for each in received) if None not in received else None,
-        "passes": max((each.passes for each in reports if each.passes is not None), default=None),
+        "passes": max(
+            (report.passes for report in reports if report.passes is not None), default=None
+        ),
         "began_s": began_s,
         "ended_s": ended_s,
         "duration_s": ended_s - began_s,

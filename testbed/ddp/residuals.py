@@ -124,7 +124,7 @@ class ParameterResiduals:
     def copy(self) -> "ParameterResiduals":
         """Another with the same contents."""
         copied = ParameterResiduals(self._slots)
-        copied._values = {slot: each.copy() for slot, each in self._values.items()}
+        copied._values = {slot: value.copy() for slot, value in self._values.items()}
         return copied
 
     def keep(self, slots: Sequence[int], values: NDArray[np.float32], scale: float) -> None:
@@ -157,7 +157,7 @@ class ParameterResiduals:
 
     def state(self, rank: int, world: int) -> dict[str, Any]:
         """For a checkpoint; it shares this one's memory."""
-        owed = {slot: torch.from_numpy(each) for slot, each in self._values.items()}
+        owed = {slot: torch.from_numpy(value) for slot, value in self._values.items()}
         return {"owed": owed, "rank": rank, "world": world}
 
     def load(self, state: Mapping[str, Any], rank: int, world: int) -> None:

@@ -247,7 +247,7 @@ def _torch_hook(given: dict[str, Any]) -> Callable[[dist.ProcessGroup], Hook] | 
     if name not in HOOKS:
         raise InputError(f"hook is {shown(name)}; {one_of(str(name), [OURS, *HOOKS])}")
     make, options = HOOKS[name]
-    chosen = {key: _checked(key, given.pop(key, each), int) for key, each in options.items()}
+    chosen = {key: _checked(key, given.pop(key, option), int) for key, option in options.items()}
     if given:
         key = next(iter(given))
         raise InputError(

@@ -331,7 +331,7 @@ class Steps:
         began_s = time.monotonic()
         with self._changed:
             self._changed.wait_for(
-                lambda: self._failure is not None or all(each.report for each in buckets)
+                lambda: self._failure is not None or all(bucket.report for bucket in buckets)
             )
             if self._failure is not None:
                 raise self._failure
@@ -348,13 +348,13 @@ class Steps:
         self.last = StepReport(
             step=self._step,
             carried_by=("nothing" if self._idle else "transport" if exchanged else "process group"),
-            buckets=tuple(each.report for each in self._buckets if each.report is not None),
+            buckets=tuple(bucket.report for bucket in self._buckets if bucket.report is not None),
             wait_s=self._waited_s,
         )
-        self._log.write(self.last, [part for each in self._buckets for part in each.done])
+        self._log.write(self.last, [part for bucket in self._buckets for part in bucket.done])
         self._waited_s = 0.0
         if self._detector is not None and not self._idle:
-            norm = math.hypot(*(each.norm for each in self._buckets))
+            norm = math.hypot(*(bucket.norm for bucket in self._buckets))
             self._detector.observe(Observation.of_norm(self._step, norm))
             self.critical = bool(self._detector.critical)
         self._known += 1
@@ -370,7 +370,7 @@ class Steps:
         """A step whose mean is not finite is skipped, so what is owed stays as it was before."""
         kept = [self._residuals, *(self._exchange.residuals if self._exchange is not None else ())]
         if any(each.unsettled for each in kept):
-            applied = all(_is_finite(each.future.wait()) for each in self._buckets)
+            applied = all(_is_finite(bucket.future.wait()) for bucket in self._buckets)
             for each in kept:
                 each.settle(applied=applied)
 

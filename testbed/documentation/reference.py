@@ -122,8 +122,8 @@ class _Walk:
         tables = self._kinds(path, schema)
         if not tables and schema.get("properties"):
             tables = {path: schema}
-        for title, each in tables.items():
-            yield from self.table(title, f"{path}.", each)
+        for title, table in tables.items():
+            yield from self.table(title, f"{path}.", table)
         for key, mark in (("items", "[]"), ("additionalProperties", ".NAME")):
             if isinstance(schema.get(key), Mapping):
                 yield from self.sections(path + mark, schema[key])
@@ -155,7 +155,7 @@ def _row(key: str, schema: Schema, *, required: bool) -> Sequence[str]:
     unit, default = units.of(key), schema.get("default")
     forms = schema.get("anyOf", schema.get("oneOf", [schema]))
     with_unit = json_schema.with_unit(unit) if unit else None
-    shown = [_value(each) for each in forms if each != with_unit and each.get("type") != "null"]
+    shown = [_value(form) for form in forms if form != with_unit and form.get("type") != "null"]
     value = " or ".join(dict.fromkeys(shown)) + (f", in {unit.words}" if unit else "")
     text = "none" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
     text = "see below" if isinstance(default, dict) and default else text
@@ -187,13 +187,13 @@ def axes() -> str:
     for key, registry in AXES.items():
         entries = {name: registry.entry(name) for name in registry}
         files = Counter(map(inspect.getmodule, entries.values()))
-        rows = [row for name, each in entries.items() for row in _entry(name, each, files)]
+        rows = [row for name, entry in entries.items() for row in _entry(name, entry, files)]
         parts.append(f"## {registry.axis}\n\nKey: `arms.NAME.{key}`.\n")
         parts.append(_table("name", "option", "default", "meaning", rows=rows))
     models = []
-    for name, each in MODELS.items():
-        build = pkgutil.resolve_name(f"testbed.training.models.{each.module}:{each.function}")
-        models.append((f"`{name}`", each.inputs, docstrings.first_sentence(build)))
+    for name, model in MODELS.items():
+        build = pkgutil.resolve_name(f"testbed.training.models.{model.module}:{model.function}")
+        models.append((f"`{name}`", model.inputs, docstrings.first_sentence(build)))
     parts.append("## models\n\nKey: `training.model`.\n")
     parts.append(_table("name", "takes", "what it is", rows=models))
     for path, section in all_sections(Experiment):
@@ -209,8 +209,8 @@ def _entry(name: str, factory: Callable[..., Any], files: Counter[Any]) -> Itera
     described = file if files[file] == 1 else factory  # a file of its own describes its entry
     yield f"`{name}`", "", "", docstrings.first_sentence(described)
     meanings = docstrings.arguments(factory)
-    for option, each in inspect.signature(factory).parameters.items():
-        default = "" if each.default is inspect.Parameter.empty else f"`{each.default}`"
+    for option, parameter in inspect.signature(factory).parameters.items():
+        default = "" if parameter.default is inspect.Parameter.empty else f"`{parameter.default}`"
         yield "", f"`{option}`", default, _sentence(meanings.get(option, ""))
 
 
@@ -230,7 +230,9 @@ def _keys_of_file(written: Mapping[str, Any]) -> dict[str, str]:
             keys[above] = meaning
             continue
         columns = FRAMES[meaning["frame"]].columns if "frame" in meaning else ()
-        of_file = {each.name + "[]" * (each.type == "texts"): each.meaning for each in columns}
+        of_file = {
+            column.name + "[]" * (column.type == "texts"): column.meaning for column in columns
+        }
         if "from" in meaning:
             of_file = docstrings.arguments(pkgutil.resolve_name(meaning["from"])) | of_file
         for key, text in {**of_file, **meaning.get("keys", {})}.items():

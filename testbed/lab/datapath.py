@@ -85,8 +85,8 @@ def keep_whole(senders: Sequence[socket.socket], interfaces: Iterable[str]) -> b
         Nftables(None).run(*egress_chains("netdev whole_batches", interfaces, onward))
     except CommandError:
         return False
-    for each in senders:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, _WHOLE_MARK)
+    for sender in senders:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, _WHOLE_MARK)
     return True
 
 

@@ -29,8 +29,8 @@ def main() -> None:
     status = 0
     try:
         request, owners = messages.receive()
-        for each in owners:
-            _end_with(each, select.POLLIN)
+        for owner in owners:
+            _end_with(owner, select.POLLIN)
         try:
             with python_module.large_imports():  # to collect them later would be a gap of 20 ms
                 imported = importlib.import_module(module)

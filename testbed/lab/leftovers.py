@@ -61,13 +61,13 @@ def end(leftovers: list[Leftover]) -> list[Leftover]:
     """Kill them; returns those that are still there after five seconds."""
     # Each process is opened before its start time is checked again, so a new one of its id never
     # dies.
-    for each in leftovers:
+    for leftover in leftovers:
         try:
-            descriptor = os.pidfd_open(each.pid)
+            descriptor = os.pidfd_open(leftover.pid)
         except ProcessLookupError:
             continue
         try:
-            if _lives(each):
+            if _lives(leftover):
                 with privileges.taken_up():
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -75,7 +75,7 @@ def end(leftovers: list[Leftover]) -> list[Leftover]:
         finally:
             os.close(descriptor)
     deadline_s = time.monotonic() + _END_TIMEOUT_S
-    while (remaining := [each for each in leftovers if _lives(each)]) and (
+    while (remaining := [leftover for leftover in leftovers if _lives(leftover)]) and (
         time.monotonic() < deadline_s
     ):
         time.sleep(0.02)

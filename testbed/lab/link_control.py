@@ -56,7 +56,7 @@ class LinkControl:
     def change(self, first: str, second: str, settings: Mapping[str, float]) -> None:
         """Change settings of a direction by name; CommandError: it cannot, and none has changed."""
         way, now = (first, second), self.now(first, second)
-        changes = {key: each for key, each in settings.items() if now[key] != each}
+        changes = {key: setting for key, setting in settings.items() if now[key] != setting}
         if of_middle := {key: changes.pop(key) for key in _OF_MIDDLE if key in changes}:
             try:
                 delay = replace(self._settings[way], **of_middle)

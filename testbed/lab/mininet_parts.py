@@ -175,7 +175,9 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
 
     def vsctl(self, *arguments: Any, **_options: Any) -> str:
         """Run ovs-vsctl, return what it printed; before the start, keep it for `batchStartup`."""
-        words = " ".join(str(each).strip() for each in arguments).replace('\\"', '"').split()
+        words = (
+            " ".join(str(argument).strip() for argument in arguments).replace('\\"', '"').split()
+        )
         if self.batch:
             self.commands += words
             return ""
@@ -184,9 +186,9 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
     @classmethod
     def batchStartup(cls, switches: Sequence[LabSwitch], run: Any = None) -> Sequence[LabSwitch]:  # noqa: N802
         """Start all switches in one transaction; CommandError: it failed."""
-        openvswitch.vsctl([word for each in switches for word in each.commands], timeout_s=60.0)
-        for each in switches:
-            each.commands, each.batch = [], False
+        openvswitch.vsctl([word for switch in switches for word in switch.commands], timeout_s=60.0)
+        for switch in switches:
+            switch.commands, switch.batch = [], False
         return switches
 
 

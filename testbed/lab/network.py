@@ -251,7 +251,7 @@ def _describe(net: Any) -> LabInfo:
     hosts: dict[str, HostInfo] = {}
     links = []
     for link in net.links:
-        options = {key: each for key, each in link.intf1.params.items() if key in _LINK_OPTIONS}
+        options = {key: param for key, param in link.intf1.params.items() if key in _LINK_OPTIONS}
         first, second = _port(link.intf1), _port(link.intf2)
         name = f"{first.node}--{second.node}"
         ends = LinkEnds(name=name, first=first, second=second, middle=link.middle, **options)

@@ -97,7 +97,7 @@ class Statistics(AbstractContextManager["Statistics"]):
         for entry in _sized(self._ask(_GROUP_DESC), length_at=0):
             buckets = _sized(entry[8:], length_at=0)
             (number,) = struct.unpack_from("!I", entry, 4)
-            found[number] = [_output_ports(each[16:]) for each in buckets]
+            found[number] = [_output_ports(bucket[16:]) for bucket in buckets]
         return found
 
     def bucket_packets(self) -> dict[int, list[int]]:

@@ -147,7 +147,7 @@ def _deepen_upcalls(pid: int) -> SocketBuffers:
     with ExitStack() as opened:
         found = [opened.enter_context(each) for each in sockets_of(pid, socket.AF_NETLINK)]
         upcalls = [each for each in found if each.proto == _GENERIC_NETLINK]
-        granted = [_grow(each, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES) for each in upcalls]
+        granted = [_grow(upcall, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES) for upcall in upcalls]
     return SocketBuffers(
         sockets=len(granted),
         send_bytes=None,

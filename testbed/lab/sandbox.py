@@ -73,7 +73,7 @@ class Sandbox:
             return ""
         self.printed.seek(max(0, self.printed.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
         lines = self.printed.read().decode(errors="replace").split("\n")
-        return next((" ".join(each.split()) for each in reversed(lines) if each.strip()), "")
+        return next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "")
 
     def stop(self) -> int:
         """End it through its connection, by force if need be; return its exit status."""

@@ -28,9 +28,9 @@ def refuse(folder: Path, target: Path) -> None:
         raise InputError(f"-o {target}: exists already; valid: a new file")
     if not planning.read(folder):
         raise InputError(f"{folder}: no experiment was planned in this folder")
-    for each in folder.glob("*.partial"):
-        if run_directory.in_use(each):
-            raise InputError(f"{each}: this run is going on; export the results when it has ended")
+    for path in folder.glob("*.partial"):
+        if run_directory.in_use(path):
+            raise InputError(f"{path}: this run is going on; export the results when it has ended")
 
 
 def export(folder: Path, target: Path) -> int:
@@ -52,7 +52,10 @@ def _write(file: IO[bytes], folder: Path) -> None:
     runs = sorted(path.parent for path in folder.glob("*/config.json"))
     with zipfile.ZipFile(file, "w", compression=zipfile.ZIP_DEFLATED) as archive:
         sums = {name: _add(archive, name, path) for name, path in sorted(_files(folder, runs))}
-        packages = {f"{each.name}=={each.version}\n" for each in metadata.distributions()}
+        packages = {
+            f"{distribution.name}=={distribution.version}\n"
+            for distribution in metadata.distributions()
+        }
         for name, text in (
             ("README.md", _readme(folder, runs)),
             ("environment/packages.txt", "".join(sorted(packages, key=str.lower))),
@@ -110,18 +113,23 @@ def _readme(folder: Path, runs: list[Path]) -> str:
     manifests = [run_directory.read_or_empty(run / "manifest.json") for run in runs]
     facts = ("cpu", "kernel", "distribution")
     machines = (
-        ", ".join(str(each[fact]) for fact in facts if each.get(fact)) for each in manifests
+        ", ".join(str(manifest[fact]) for fact in facts if manifest.get(fact))
+        for manifest in manifests
     )
-    commits = list(dict.fromkeys(str(each["commit"]) for each in manifests if each.get("commit")))
+    commits = list(
+        dict.fromkeys(str(manifest["commit"]) for manifest in manifests if manifest.get("commit"))
+    )
     commands = planning.read(folder).get("commands") or [f"./lab run {folder.name}"]
     described = run_directory.read_or_empty(folder / "experiment.json").get("description", "")
     return _README.read_text(encoding="utf-8").format(
         name=folder.name,
         description=f"{described}\n" if described else "",
         runs=len(runs),
-        verdicts=", ".join(f"{verdicts.count(each)} {each}" for each in sorted(set(verdicts))),
+        verdicts=", ".join(
+            f"{verdicts.count(verdict)} {verdict}" for verdict in sorted(set(verdicts))
+        ),
         commits=", ".join(commits) or "not recorded",
         machines="; ".join(dict.fromkeys(filter(None, machines))) or "not recorded",
-        commands="; ".join(f"`{each}`" for each in commands),
+        commands="; ".join(f"`{command}`" for command in commands),
         checkout=commits[0].partition("+")[0] if commits else "COMMIT",
     )

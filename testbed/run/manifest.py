@@ -110,9 +110,9 @@ def _links(lab: LabInfo) -> list[dict[str, Any]]:
                 {
                     "interface": interface,
                     "queues": [
-                        {key: each.get(key) for key in ("kind", "handle", "parent", "options")}
-                        for each in queues
-                        if each["dev"] == interface
+                        {key: queue.get(key) for key in ("kind", "handle", "parent", "options")}
+                        for queue in queues
+                        if queue["dev"] == interface
                     ],
                     "offloads_on": kernel.offloads(interface),
                     "most_segments": kernel.most_segments(interface),

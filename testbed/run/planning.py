@@ -43,8 +43,8 @@ def extend(
     folder = results / experiment.name
     plan, remarks = _extended(folder, runs)
     plan["commands"] = _added(plan["commands"], shlex.join(["./lab", *sys.argv[1:]]))
-    for each in selections:
-        plan["selections"] = _added(plan["selections"], dict(each))
+    for selection in selections:
+        plan["selections"] = _added(plan["selections"], dict(selection))
     document = {
         **experiment.model_dump(mode="json"),
         "arms": _in_order(experiment.arms, [each["arm"] for each in plan["runs"]]),
@@ -71,7 +71,7 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
     entries = list(map(_entry, runs))
     settings = _portable(runs[0].settings, runs)
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
-    keys = {each["key"] for each in entries}
+    keys = {entry["key"] for entry in entries}
     left = [each for each in stored.get("runs", []) if each["key"] not in keys]
     remarks = _cautions(runs)
 
@@ -84,7 +84,7 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
             of_arm = [each for each in left if each["arm"] == arm]
             _refuse_measured(folder, of_arm, different, name)
             left = [each for each in left if each["arm"] != arm]
-    code = {(place, sha256) for each in entries for place, sha256 in each["code"].items()}
+    code = {(place, sha256) for entry in entries for place, sha256 in entry["code"].items()}
     places = {place for place, _ in code}
     # Files of own code that a run executed in another version.
     changed = {
@@ -102,7 +102,7 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
             f"{folder}: {measured} leave the tables and stay on disk: "
             f"{', '.join(files)} changed since"
         )
-    same = {_place(each) for each in entries}
+    same = {_place(entry) for entry in entries}
     twice = [each for each in left if _place(each) in same]
     _refuse_measured(folder, twice, ["the same arm, seed and point with other settings"], name)
     left = [each for each in left if each not in twice]
@@ -155,7 +155,7 @@ def _place(entry: Mapping[str, Any]) -> str:
 
 def _measured(folder: Path, entries: Iterable[Mapping[str, Any]]) -> str:
     """How many of these runs are ok, in words; empty for none."""
-    keys = [run_directory.require_name(each["key"], f"{folder / FILE}: key") for each in entries]
+    keys = [run_directory.require_name(entry["key"], f"{folder / FILE}: key") for entry in entries]
     count = sum(RunDirectory(folder / key).verdict() == "ok" for key in keys)
     return f"{count} ok run{'s' * (count != 1)}" if count else ""
 
@@ -177,10 +177,10 @@ def _differences(there: Any, here: Any, path: str = "") -> list[str]:
     """Where two documents differ, in words; a key that one of them lacks is of another version."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         return [
-            each
+            difference
             for key in there
             if key in here
-            for each in _differences(there[key], here[key], f"{path}{key}.")
+            for difference in _differences(there[key], here[key], f"{path}{key}.")
         ]
     if there == here:
         return []

@@ -77,13 +77,13 @@ def _missing_files(run: Run) -> Iterator[str]:
     """Programs that are given by paths where nothing is that could be executed."""
     folder = run.folder or Path.cwd()
     of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
-    for number, each in enumerate(run.programs.programs):
-        if wrong := commands.wrong(each.run, folder):
+    for number, program in enumerate(run.programs.programs):
+        if wrong := commands.wrong(program.run, folder):
             key = f"workload.programs.{number}.run"
             if "python" in run.experiment.workload.model_fields_set:
                 key = "workload.python"
-            if "run" in of_arm.get(each.label, {}):
-                key = f"arms.{run.name_in_file}.{each.label}.run"
+            if "run" in of_arm.get(program.label, {}):
+                key = f"arms.{run.name_in_file}.{program.label}.run"
             yield f"{key}: {wrong}"
 
 
@@ -101,15 +101,15 @@ def _controls(run: Run) -> Iterator[tuple[str, str]]:
             key = "congestion_control" if "congestion_control" in of_arm else "protocol"
             yield f"{place}.{key}", run.protocol.congestion_control
         return
-    for number, each in enumerate(run.programs.programs):
-        if each.congestion_control is None:
+    for number, program in enumerate(run.programs.programs):
+        if program.congestion_control is None:
             continue
         key = f"workload.programs.{number}"
         if arm.congestion_control is not None:
             key = place
-        if "congestion_control" in of_arm.get(each.label, {}):
-            key = f"{place}.{each.label}"
-        yield f"{key}.congestion_control", each.congestion_control
+        if "congestion_control" in of_arm.get(program.label, {}):
+            key = f"{place}.{program.label}"
+        yield f"{key}.congestion_control", program.congestion_control
 
 
 def _wrong_control(name: str) -> str:
@@ -149,4 +149,4 @@ def _module(control: str) -> bool:
     """Whether this kernel could load a congestion control."""
     # As a whole name: what a person wrote may hold a pattern, or a slash.
     files = (_MODULES / platform.release()).rglob("tcp_*.ko*")
-    return any(each.name.partition(".ko")[0] == f"tcp_{control}" for each in files)
+    return any(file.name.partition(".ko")[0] == f"tcp_{control}" for file in files)

@@ -141,9 +141,9 @@ class LabSession:
         client.close()
         # Closed to whatever has given up root's powers, also as user 0: who may send there can
         # change links and switches and end impairments. No program of the workload runs yet.
-        for each in self.private.iterdir():
-            if each.is_socket():
-                each.chmod(0)
+        for path in self.private.iterdir():
+            if path.is_socket():
+                path.chmod(0)
 
     def warm_up(self) -> None:
         """Send a packet over every path, which sets up the switch."""

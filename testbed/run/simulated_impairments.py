@@ -273,7 +273,7 @@ class SimulatedController:
         log: Path,
     ) -> None:
         """`entries` are resolved, as in `config.json`; `log` is appended to."""
-        read = [impairments.read(dict(each)) for each in entries]
+        read = [impairments.read(dict(entry)) for entry in entries]
         self._timeline = Timeline([KINDS[each.kind](each, access) for each in read])
         self._in_force: set[Occurrence] = set()
         self._settling: dict[Occurrence, float] = {}  # when each has ended

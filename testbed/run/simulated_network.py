@@ -31,7 +31,7 @@ def describe(parameters: topologies.TopologyParameters) -> LabInfo:
     numbers = {name: number for number, name in enumerate(topology.hosts(), start=1)}
     for name, options in topology.link_options().items():
         ends = _ports(topology, *name.split("--"))
-        kept = {key: each for key, each in options.items() if each is not None}
+        kept = {key: option for key, option in options.items() if option is not None}
         links.append(LinkEnds(name=name, first=ends[0], second=ends[1], **kept))
         for own, other in _both(ends):
             if not topology.isSwitch(own.node):
@@ -101,7 +101,7 @@ class Routes:
         node, last = self._switch_of[first], self._switch_of[second]
         distances = self._to(last)
         ends = [(first, node), (last, second)]
-        if node not in distances or not all(self._graph.has_edge(*each) for each in ends):
+        if node not in distances or not all(self._graph.has_edge(*end) for end in ends):
             return None
         hops = ends[:1]
         while node != last:

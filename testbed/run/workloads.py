@@ -285,12 +285,12 @@ class ProgramWorkload:
         """Note which programs have ended; refuse what was not to end, or ended badly."""
         now_s = time.monotonic()
         programs = [self._programs[name] for name in ended if name in self._programs]
-        for each in programs:
-            each.ended_s = now_s
+        for program in programs:
+            program.ended_s = now_s
         for name in ended:
             if name not in self._programs:  # a part of the lab
                 raise ProcessError(self._processes.reason(name))
-        statuses = {each.name: each.process.wait() for each in programs if each.process}
+        statuses = {program.name: program.process.wait() for program in programs if program.process}
         # One that was killed takes others with it.
         for each in sorted(
             programs, key=lambda each: (statuses[each.name] >= 0, not each.is_service)
@@ -320,18 +320,18 @@ class ProgramWorkload:
     def _end_services(self) -> None:
         """Ask all services to end, and insist after a while."""
         services = [each for each in self._all() if each.runs and each.process is not None]
-        for each in services:
+        for service in services:
             with contextlib.suppress(OSError):
-                os.killpg(each.process.pid, signal.SIGTERM)  # type: ignore[union-attr]
+                os.killpg(service.process.pid, signal.SIGTERM)  # type: ignore[union-attr]
         deadline_s = time.monotonic() + _SERVICE_PATIENCE_S
-        for each in services:
-            assert each.process is not None
+        for service in services:
+            assert service.process is not None
             try:
-                each.process.wait(max(0.0, deadline_s - time.monotonic()))
+                service.process.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                os.killpg(each.process.pid, signal.SIGKILL)
-                each.process.wait()
-            each.ended_s = time.monotonic()
+                os.killpg(service.process.pid, signal.SIGKILL)
+                service.process.wait()
+            service.ended_s = time.monotonic()
 
     def _output_of(self, program: _Program) -> Path:
         return self._directory / OUTPUT / str(program.settings["output"])

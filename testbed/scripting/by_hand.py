@@ -62,7 +62,7 @@ def effects(log: Path, name: str) -> list[dict[str, Any]]:
     """What an impairment did, each time that it has ended: packets met and dropped, details."""
     ends = [each for each in jsonl.read(log) if (each["name"], each["action"]) == (name, "end")]
     counts = ("met", "dropped", "frames_sent")
-    return [{key: each.get(key) for key in counts} | each["details"] for each in ends]
+    return [{key: end.get(key) for key in counts} | end["details"] for end in ends]
 
 
 @dataclass(frozen=True)

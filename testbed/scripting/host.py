@@ -79,7 +79,7 @@ class Host:
                 ours.append(own)
             status, tell = os.pipe()
             to_close.callback(os.close, tell)
-            argv, number = [os.fspath(each) for each in args], next(_numbers)
+            argv, number = [os.fspath(arg) for arg in args], next(_numbers)
             request = {
                 "do": "start",
                 "number": number,

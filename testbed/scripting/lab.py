@@ -78,10 +78,10 @@ class Verdict:
     def __str__(self) -> str:
         """One line: `ok`, or `invalid` with each gate that stops it, its value and its limit."""
         found = [
-            f"{each.key} {each.outcome if each.value is None else f'{each.value:.4g}'} "
-            f"(limit {each.limit:g})"
-            for each in self.gates
-            if each.stops
+            f"{gate.key} {gate.outcome if gate.value is None else f'{gate.value:.4g}'} "
+            f"(limit {gate.limit:g})"
+            for gate in self.gates
+            if gate.stops
         ]
         return f"{self.status}: {', '.join(found)}" if found else self.status
 
@@ -361,7 +361,7 @@ class Lab:
         return f"<Lab {'of' if self._is_alive else 'that has ended, of'} {names}>"
 
     def _hosts(self, addresses: Mapping[str, str]) -> Mapping[str, Host]:
-        hosts = ((name, Host(name, each, self._ask)) for name, each in addresses.items())
+        hosts = ((name, Host(name, address, self._ask)) for name, address in addresses.items())
         return MappingProxyType(_Hosts(hosts))
 
     @property
@@ -443,7 +443,7 @@ def of_topology(
         raise problems.input_error(error, ImpairmentParameters, "impairments.") from None
     except ValueError as error:
         raise InputError(str(error)) from None
-    own = own_code.places([parameters.name, *(each.kind for each in entries)])
+    own = own_code.places([parameters.name, *(entry.kind for entry in entries)])
     document = {
         "experiment": _NAME,
         "arm": _NAME,
@@ -464,16 +464,16 @@ def of_topology(
 def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The entries with an anchor of their own for each, so that none contradicts another."""
     if isinstance(impairments, str | Mapping) or not all(
-        isinstance(each, Mapping) for each in impairments
+        isinstance(impairment, Mapping) for impairment in impairments
     ):
         raise InputError(
             f"impairments: {shown(impairments)}: must be a list of mappings, such as "
             "[{'kind': 'loss', 'host': 'server', 'q': 0.5}]"
         )
     return [
-        {key: value for key, value in units.converted(each).items() if key not in _ANCHORS}
+        {key: value for key, value in units.converted(impairment).items() if key not in _ANCHORS}
         | {"rounds": [number], "leg": "round"}
-        for number, each in enumerate(impairments)
+        for number, impairment in enumerate(impairments)
     ]
 
 

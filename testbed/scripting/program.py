@@ -63,7 +63,7 @@ class Program:
         self._listens = listens
         self._lock = threading.Lock()
         self._unsent: memoryview | None = None
-        self._outputs = {each: bytearray() for each in streams[1:] if each is not None}
+        self._outputs = {stream: bytearray() for stream in streams[1:] if stream is not None}
         weakref.finalize(self, os.close, status)
 
     def poll(self) -> int | None:
@@ -205,7 +205,7 @@ class Program:
         status = self.wait()
         how = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
         self._drain()
-        printed = [bytes(each) for each in self._outputs.values() if each.strip()]
+        printed = [bytes(output) for output in self._outputs.values() if output.strip()]
         lines = printed[-1].decode(errors="replace").strip().splitlines() if printed else []
         said = f": {lines[-1].strip()}" if lines else ""
         return f"{shlex.join(self.args)} has ended with {how}{said}"

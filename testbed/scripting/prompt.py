@@ -47,7 +47,9 @@ class Prompt(CLI):
     def __init__(self, lab: LabSession) -> None:
         self._lab = lab
         self._impairments = by_hand.impairments(lab.config["impairments"])
-        lab.config["impairments"] = [each.document for each in self._impairments.values()]
+        lab.config["impairments"] = [
+            impairment.document for impairment in self._impairments.values()
+        ]
         self._console = Console(highlight=False, soft_wrap=True)
 
     def open(self) -> None:
@@ -109,15 +111,15 @@ class Prompt(CLI):
         `set` and `set LINK` show what is set.
         Examples: `set worker-1--s1 rate 20Mbit`, `set worker-1--s1 queue 30kB worker-1`.
         """
-        links = {each.name: each for each in self._lab.info.links}
-        known = links | {f"{each.second.node}--{each.first.node}": each for each in links.values()}
+        links = {link.name: link for link in self._lab.info.links}
+        known = links | {f"{link.second.node}--{link.first.node}": link for link in links.values()}
         words = line.split()
         if words and words[0] not in known:
             raise InputError(f"no link {words[0]!r}{did_you_mean(words[0], links)}; see: lab")
         if words[1:]:
             self._set(known[words[0]], words[1], words[2:])
         else:
-            self._show_links([known[each] for each in words or links])
+            self._show_links([known[word] for word in words or links])
 
     def _set(self, link: LinkEnds, word: str, rest: list[str]) -> None:
         """Change a link; what follows the word is a value, perhaps its unit, perhaps a node."""

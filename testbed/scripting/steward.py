@@ -41,7 +41,9 @@ class Steward:
         self._lab, self._config, self._judged = lab, lab.config, calibrated
         self._directory, self._processes = lab.directory, lab.processes
         self._impairments = by_hand.impairments(self._config["impairments"])
-        self._config["impairments"] = [each.document for each in self._impairments.values()]
+        self._config["impairments"] = [
+            impairment.document for impairment in self._impairments.values()
+        ]
         self._watched = ExitStack()
 
     def begin(self) -> None:
@@ -73,7 +75,7 @@ class Steward:
         """What the script knows of the lab."""
         return {
             "hosts": {name: host.address for name, host in self._info.hosts.items()},
-            "links": [(each.name, each.first.node, each.second.node) for each in self._info.links],
+            "links": [(link.name, link.first.node, link.second.node) for link in self._info.links],
             "impairments": list(self._impairments),
         }
 
@@ -124,7 +126,9 @@ class Steward:
         ended = os.pidfd_open(program.pid)
         self._programs[number] = program, ended, os.dup(tell)
         # A session whose number is given anew has nobody left.
-        self._sessions = {k: each for k, each in self._sessions.items() if each != program.pid}
+        self._sessions = {
+            k: session for k, session in self._sessions.items() if session != program.pid
+        }
         self._sessions[number] = program.pid
         return {}, [os.dup(ended)]
 
@@ -204,7 +208,9 @@ class Steward:
             begun = {each["name"] for each in jsonl.read(self._lab.impairment_log)}
             # The others were there for the taking: that they did not begin is no fault.
             self._config["impairments"][:] = [
-                each.document for each in self._impairments.values() if each.name in begun
+                impairment.document
+                for impairment in self._impairments.values()
+                if impairment.name in begun
             ]
             found = self._lab.judge()
             status: run_directory.Verdict = "invalid" if any(g.stops for g in found) else "ok"

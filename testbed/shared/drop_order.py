@@ -63,9 +63,9 @@ class DropOrder:
 def orders(folder: Path, host: str, impairments: Collection[Mapping[str, Any]]) -> list[DropOrder]:
     """The sender: those that the controller has made for it, of a run's resolved impairments."""
     return [
-        DropOrder(path, seed=f"{each.get('seed', '')}/{host}")
-        for each in impairments
-        if (path := _place(folder, each["name"], host)).exists()
+        DropOrder(path, seed=f"{impairment.get('seed', '')}/{host}")
+        for impairment in impairments
+        if (path := _place(folder, impairment["name"], host)).exists()
     ]
 
 

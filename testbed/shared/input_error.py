@@ -11,7 +11,7 @@ class InputError(ValueError):
 
     def __init__(self, *messages: str) -> None:
         """Makes messages printable: what came from the input may hold control characters."""
-        super().__init__(*(_printable(each) for each in messages))
+        super().__init__(*(_printable(message) for message in messages))
 
     def __str__(self) -> str:
         return "\n".join(self.args)

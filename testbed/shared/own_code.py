@@ -59,7 +59,7 @@ def short(text: str) -> str:
 
 def places(texts: Iterable[str]) -> list[str]:
     """The files that texts name; texts of built-in names are passed over."""
-    return sorted({split(each)[0] for each in texts if is_own(each)})
+    return sorted({split(text)[0] for text in texts if is_own(text)})
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path:

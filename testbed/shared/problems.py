@@ -207,7 +207,7 @@ def _peeled(kind: Any) -> tuple[Any, list[Any]]:
         plain, marks = _peeled(typing.get_args(kind)[0])
         return plain, [*kind.__metadata__, *marks]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        others = [each for each in typing.get_args(kind) if each is not type(None)]
+        others = [get_arg for get_arg in typing.get_args(kind) if get_arg is not type(None)]
         return _peeled(others[0]) if len(others) == 1 else (kind, [])
     return kind, []
 

@@ -153,7 +153,7 @@ def divergence(replicas: Sequence[Vector]) -> float | None:
         first = replicas[0][start : start + _PIECE].astype(np.float64)
         offsets = [replica[start : start + _PIECE] - first for replica in replicas]
         shift = sum(offsets[1:], start=offsets[0]) / len(replicas)
-        spread += sum(float(np.square(each - shift).sum()) for each in offsets)
+        spread += sum(float(np.square(offset - shift).sum()) for offset in offsets)
         norm += float(np.square(first + shift).sum())
     if norm == 0:
         return 0.0 if spread == 0 else None

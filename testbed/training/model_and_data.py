@@ -98,7 +98,7 @@ class ModelAndData:
         elements = sum(size for _, size in models.layer_sizes(self.layers))
         return {
             "dataset": self.dataset.facts,
-            "share_sizes": [len(each) for each in self.shares(workers)],
+            "share_sizes": [len(share) for share in self.shares(workers)],
             "model": {
                 "name": self._training["model"],
                 "parameters": elements,

@@ -44,7 +44,7 @@ def check(need: Need) -> None:
     entry = models.MODELS.get(training.model)
     takes, gives = entry.inputs if entry else None, training.dataset.inputs
     if takes and gives and takes != gives:
-        fit = [name for name, each in models.MODELS.items() if each.inputs == gives]
+        fit = [name for name, model in models.MODELS.items() if model.inputs == gives]
         raise ValueError(
             f"training.model: {training.model!r} takes {takes}, but data set "
             f"{training.dataset.name!r} gives {gives}; valid: {', '.join(fit)}, ./FILE.py"

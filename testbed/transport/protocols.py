@@ -405,7 +405,7 @@ PRESETS: Mapping[str, Callable[..., ProtocolConfig]] = {
     "one-bit": _one_bit,
     "tcp": _tcp,
 }
-_FIELDS = [each.name for each in fields(ProtocolConfig)]
+_FIELDS = [field.name for field in fields(ProtocolConfig)]
 
 
 def parameters(name: str) -> list[str]:

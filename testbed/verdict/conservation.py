@@ -189,12 +189,12 @@ class Conservation:
     def worst(self) -> tuple[float, str]:
         """The largest share of unexplained packets, and where."""
         ledgers: tuple[Any, ...] = (*self.links, *self.switches, *self.hosts)
-        return worst([(0.0, ""), *((each.share, each.place) for each in ledgers)])
+        return worst([(0.0, ""), *((ledger.share, ledger.place) for ledger in ledgers)])
 
     def most_hidden(self) -> tuple[int, float, str]:
         """The most packets that could have vanished unseen, as a share of those sent, and where."""
         ledgers: list[LinkLedger | SwitchLedger] = [*self.links, *self.switches]
-        found = ((each.hidden, each.sent, each.place) for each in ledgers)
+        found = ((ledger.hidden, ledger.sent, ledger.place) for ledger in ledgers)
         hidden, sent, where = max(found, default=(0, 0, ""))
         return hidden, hidden / max(LEAST_PACKETS, sent), where
 

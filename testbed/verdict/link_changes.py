@@ -27,7 +27,7 @@ class Log:
     def __init__(self, directory: Path, network: LabInfo) -> None:
         self._path = directory / "events" / FILE
         self._links = {
-            frozenset((each.first.node, each.second.node)): each for each in network.links
+            frozenset((link.first.node, link.second.node)): link for link in network.links
         }
         self._writer: JsonLinesWriter | None = None
 
@@ -57,12 +57,12 @@ class LinkChanges:
 
     def of(self, network: LabInfo, *keys: str) -> dict[Way, dict[str, Any]]:
         """The directions that ever had another value of a key than the configured one."""
-        links = {each.name: each for each in network.links}
+        links = {link.name: link for link in network.links}
         ever = {
-            (each["link"], each["from"])
-            for each in self._records
+            (record["link"], record["from"])
+            for record in self._records
             if any(
-                key in each["set"] and each[key] != getattr(links[each["link"]], key)
+                key in record["set"] and record[key] != getattr(links[record["link"]], key)
                 for key in keys
             )
         }
@@ -106,7 +106,9 @@ class LinkChanges:
     @property
     def longest_s(self) -> float:
         """The longest that a frame was on its way over a link after a change."""
-        return max((each["delay_s"] + each["jitter_s"] for each in self._records), default=0.0)
+        return max(
+            (record["delay_s"] + record["jitter_s"] for record in self._records), default=0.0
+        )
 
     def _last(self, way: Way, keys: Collection[str], until_s: float = math.inf) -> dict[str, Any]:
         return {
@@ -117,4 +119,4 @@ class LinkChanges:
         }
 
     def _of_way(self, way: Way) -> list[Mapping[str, Any]]:
-        return [each for each in self._records if (each["link"], each["from"]) == way]
+        return [record for record in self._records if (record["link"], record["from"]) == way]

@@ -119,14 +119,14 @@ class ProcessSampler:
             if fields is None or int(fields[PARENT]) != self._launcher or self._host_of(pid):
                 return
             tasks = {int(each) for each in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208
-            process.threads = {each for each in tasks if self._host_of(each)}
-            for each in process.threads - self._followed.keys():
-                descriptor = os.open(f"/proc/{pid}/task/{each}/stat", os.O_RDONLY)
-                name = self._host_of(each) or ""
+            process.threads = {task for task in tasks if self._host_of(task)}
+            for thread in process.threads - self._followed.keys():
+                descriptor = os.open(f"/proc/{pid}/task/{thread}/stat", os.O_RDONLY)
+                name = self._host_of(thread) or ""
                 self._hosts_of[name] = name
-                self._followed[each] = _Process(descriptor, name, _SCANS_UNTIL_FINAL)
-            for each in process.threads:
-                self._followed[each].sharers = len(process.threads)
+                self._followed[thread] = _Process(descriptor, name, _SCANS_UNTIL_FINAL)
+            for thread in process.threads:
+                self._followed[thread].sharers = len(process.threads)
         except OSError:  # it has ended
             return
 

@@ -69,7 +69,7 @@ class CoreTicks:
         self._done = True
         for thread in self._threads:
             thread.join()
-        return [self._stalls[each] for each in sorted(self._stalls)]
+        return [self._stalls[stall] for stall in sorted(self._stalls)]
 
     def _look(self, processor: int) -> None:
         number = threading.get_native_id()

@@ -85,7 +85,7 @@ class Observation:
         self._settings.store(self._directory)
         ledgers = self._ledgers(events, changes.longest_s)
         proof = {"schema": run_directory.SCHEMA, "headroom": asdict(headroom)}
-        proof["standstills"] = [asdict(each) for each in self._standstills]
+        proof["standstills"] = [asdict(standstill) for standstill in self._standstills]
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
         run_directory.write_json(self._directory / "conservation.json", proof)
         load = links_under_load.measure(self._directory, events, changes)

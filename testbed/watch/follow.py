@@ -127,7 +127,7 @@ def _rest_of(wanted: Wanted) -> str:
     if state is None:
         return ""
     more = f", and {len(state.troubles) - 1} more" if state.troubles[1:] else ""
-    return f" ({state}{''.join(f'; {each}{more}' for each in state.troubles[:1])})"
+    return f" ({state}{''.join(f'; {trouble}{more}' for trouble in state.troubles[:1])})"
 
 
 def _following(wanted: Wanted, ended: list[str]) -> Iterator[tuple[Watched, State | None]]:
@@ -161,9 +161,9 @@ def _held_by_commands() -> tuple[set[Path], set[int]]:
     except OSError:
         return set(), set()
     fields = [line.split() for line in lines if "->" not in line]
-    locks = [each for each in fields if len(each) > 5 and each[1] == "FLOCK"]
+    locks = [field for field in fields if len(field) > 5 and field[1] == "FLOCK"]
     held = set()
-    for pid in {each[4] for each in locks}:
+    for pid in {lock[4] for lock in locks}:
         try:
             opened = list(Path(f"/proc/{pid}/fd").iterdir())
         except OSError:
@@ -173,7 +173,7 @@ def _held_by_commands() -> tuple[set[Path], set[int]]:
                 target = Path(os.readlink(descriptor))  # noqa: PTH115 (a socket is no path)
                 if target.suffix == _PARTIAL and (target / "config.json").is_file():
                     held.add(target)
-    return held, {int(each[5].rpartition(":")[2]) for each in locks}
+    return held, {int(lock[5].rpartition(":")[2]) for lock in locks}
 
 
 def _in_progress(directory: Path, locked: set[int]) -> bool:

@@ -86,7 +86,7 @@ def _sweep(sweep: State, rows: int, width: int) -> list[Text]:
     if len(shown) < len(sweep.troubles):
         more = f"and {len(sweep.troubles) - len(shown)} more that are not ok: see ./lab report"
         lines.append(Text(more, style="red"))
-    return [_cut(each, width) for each in lines]
+    return [_cut(line, width) for line in lines]
 
 
 def _progress(live: Mapping[str, Any]) -> str:
@@ -107,7 +107,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _queues(queues: list[dict[str, Any]], rows: int, width: int) -> Table:
     """One row per direction of a link, the busiest ones if there is no room for all."""
-    measures = [(each["drops"], each["highest_bytes"], each["sent_bps"]) for each in queues]
+    measures = [(queue["drops"], queue["highest_bytes"], queue["sent_bps"]) for queue in queues]
     busiest = sorted(range(len(queues)), key=lambda place: measures[place], reverse=True)
     chosen = [queues[place] for place in sorted(busiest[:rows])]
     bar_columns = max(8, min(40, width - 64))
@@ -142,10 +142,10 @@ def _table(*headings: str) -> Table:
 def _flows(flows: list[dict[str, Any]], rows: int) -> Table:
     more = f" ({rows - 1} of {len(flows)})" if len(flows) > rows else ""
     table = _table(f"flow{more}", "window", "RTT", "Mbit/s")
-    for each in flows[: rows if not more else rows - 1]:
-        window, rtt_s, rate_bps = each.get("cwnd_bytes"), each.get("rtt_s"), each.get("rate_bps")
+    for flow in flows[: rows if not more else rows - 1]:
+        window, rtt_s, rate_bps = flow.get("cwnd_bytes"), flow.get("rtt_s"), flow.get("rate_bps")
         table.add_row(
-            f"{each['host']} → {each['peer']}",
+            f"{flow['host']} → {flow['peer']}",
             "-" if window is None else f"{window / 1e3:.0f} kB",
             "-" if rtt_s is None else f"{rtt_s * 1e3:.1f} ms",
             "-" if rate_bps is None else f"{rate_bps / 1e6:.0f}",

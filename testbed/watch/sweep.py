@@ -57,7 +57,7 @@ class Sweep:
         if not planned:
             return None
         with os.scandir(self.folder) as entries:
-            inodes = {each.name: each.inode() for each in entries}
+            inodes = {entry.name: entry.inode() for entry in entries}
         verdicts, waiting, troubles = Counter[str](), [], []
         for each in planned:
             key = str(each["key"])

@@ -25,7 +25,7 @@ def wrong(command: Sequence[str], folder: Path) -> str:
     name = Path(program).name
     if not (_PYTHON.fullmatch(name) or _SHELL.fullmatch(name)):
         return ""
-    script = next((each for each in arguments if not _OPTIONS.fullmatch(each)), "-")
+    script = next((argument for argument in arguments if not _OPTIONS.fullmatch(argument)), "-")
     # A shell looks for a name without a slash where programs are, too.
     if script.startswith("-") or (_SHELL.fullmatch(name) and shutil.which(script)):
         return ""

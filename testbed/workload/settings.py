@@ -148,12 +148,12 @@ class Programs(Section):
     @property
     def hosts(self) -> list[str]:
         """The hosts that run a program, each once."""
-        return list(dict.fromkeys(each.host for each in self.programs))
+        return list(dict.fromkeys(program.host for program in self.programs))
 
     @model_validator(mode="after")
     def _fits_together(self) -> Programs:
         found = [*self._wrong_names(), *self._wrong_order(), *self._different_controls()]
-        if all(each.service for each in self.programs):
+        if all(program.service for program in self.programs):
             said = "all are services, so nothing would ever end; valid: at least one that is none"
             found.append(Problem(("programs",), said))
         if self.data_ports is not None and self.data_ports[0] > self.data_ports[1]:
@@ -191,31 +191,33 @@ class Programs(Section):
         return wrong
 
     def _wrong_order(self) -> list[Problem]:
-        after = {each.label: each.after for each in self.programs}
+        after = {program.label: program.after for program in self.programs}
         found = []
-        for number, each in enumerate(self.programs):
-            if each.after is not None and each.after not in after:
-                said = f"unknown program {each.after!r}; {one_of(each.after, list(after))}"
+        for number, program in enumerate(self.programs):
+            if program.after is not None and program.after not in after:
+                said = f"unknown program {program.after!r}; {one_of(program.after, list(after))}"
                 found.append(Problem(("programs", number, "after"), said))
         try:
             TopologicalSorter({name: [first] for name, first in after.items() if first}).prepare()
         except CycleError as error:
             circle = error.args[1][::-1]
-            number = next(n for n, each in enumerate(self.programs) if each.label == circle[0])
+            number = next(
+                n for n, program in enumerate(self.programs) if program.label == circle[0]
+            )
             said = f"{circle[1]!r}: a circle: {' after '.join(circle)}"
             found.append(Problem(("programs", number, "after"), said))
         return found
 
     def _different_controls(self) -> list[Problem]:
         of_host: dict[str, tuple[int, str]] = {}
-        for number, each in enumerate(self.programs):
-            if each.congestion_control is None:
+        for number, program in enumerate(self.programs):
+            if program.congestion_control is None:
                 continue
-            first, known = of_host.setdefault(each.host, (number, each.congestion_control))
-            if known != each.congestion_control:
+            first, known = of_host.setdefault(program.host, (number, program.congestion_control))
+            if known != program.congestion_control:
                 said = (
-                    f"{each.congestion_control!r}: programs.{first} sets {known!r} for host "
-                    f"{each.host!r}, and a host has one; valid: the same, or let the programs "
+                    f"{program.congestion_control!r}: programs.{first} sets {known!r} for host "
+                    f"{program.host!r}, and a host has one; valid: the same, or let the programs "
                     "choose by arguments of their own"
                 )
                 return [Problem(("programs", number, "congestion_control"), said)]
@@ -223,7 +225,11 @@ class Programs(Section):
 
     def unknown_hosts(self, hosts: Sequence[str]) -> list[Problem]:
         """The programs on hosts that the network does not have."""
-        unknown = [(n, each.host) for n, each in enumerate(self.programs) if each.host not in hosts]
+        unknown = [
+            (n, program.host)
+            for n, program in enumerate(self.programs)
+            if program.host not in hosts
+        ]
         return [
             Problem(("programs", number, "host"), f"unknown host {host!r}; {one_of(host, hosts)}")
             for number, host in unknown
@@ -231,7 +237,7 @@ class Programs(Section):
 
     def files(self, folder: Path) -> list[str]:
         """The files beside the experiment that commands name, by their whole paths."""
-        words = dict.fromkeys(word for each in self.programs for word in each.run)
+        words = dict.fromkeys(word for program in self.programs for word in program.run)
         # A word may be anything, such as a text that is too long for a name: that is no file.
         named = [(folder / word).resolve() for word in words if os.path.isfile(folder / word)]  # noqa: PTH113
         return [str(place) for place in named if place.is_relative_to(folder.resolve())]
@@ -251,7 +257,7 @@ class ProgramsArm(AnyArm):
     def applied(self, workload: Programs) -> Programs:
         """The workload of this arm; ValidationError, whose places begin below the arm."""
         changes: Mapping[str, Any] = self.model_extra or {}
-        labels = [each.label for each in workload.programs]
+        labels = [program.label for program in workload.programs]
         for name, keys in changes.items():
             if name not in labels:
                 said = f"unknown key; {one_of(name, ['congestion_control', *labels])}"

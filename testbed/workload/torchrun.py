@@ -107,9 +107,9 @@ class Torchrun(Section):
     def unknown_hosts(self, known: Sequence[str]) -> list[Problem]:
         """The hosts that the network does not have."""
         return [
-            Problem(("hosts", number), f"unknown host {each!r}; {one_of(each, known)}")
-            for number, each in enumerate(self.hosts or [])
-            if each not in known
+            Problem(("hosts", number), f"unknown host {host!r}; {one_of(host, known)}")
+            for number, host in enumerate(self.hosts or [])
+            if host not in known
         ]
 
 
@@ -208,7 +208,9 @@ class TorchrunArm(AnyArm):
             return protocols.settings(self.protocol)
         except ValueError:
             presets = protocols.PRESETS
-            known = [each for each in presets if not self._is_per_layer(protocols.preset(each))]
+            known = [
+                preset for preset in presets if not self._is_per_layer(protocols.preset(preset))
+            ]
             said = f"unknown protocol {self.protocol!r}; {one_of(self.protocol, known)}"
             raise problems.raised([Problem(("protocol",), said)]) from None
 

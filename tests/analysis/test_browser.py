@@ -27,7 +27,10 @@ from selenium.webdriver.chrome.service import Service  # noqa: E402
 _PROGRAMS = ("chromium", "chromedriver")
 pytestmark = [
     pytest.mark.long,
-    *(pytest.mark.skipif(shutil.which(each) is None, reason=f"needs {each}") for each in _PROGRAMS),
+    *(
+        pytest.mark.skipif(shutil.which(program) is None, reason=f"needs {program}")
+        for program in _PROGRAMS
+    ),
 ]
 HOSTILE = "</script><img src=x onerror=document.title=1><b>x</b>"
 OUTLIER = "fixed-low-s2-0.9"
@@ -89,12 +92,12 @@ def logged(driver: webdriver.Chrome) -> tuple[list[str], list[str]]:
     """What the console had to say, and the addresses that were asked for, since the last call."""
     events = [json.loads(each["message"])["message"] for each in driver.get_log("performance")]
     requests = [
-        each["params"]["request"]["url"].partition("#")[0]
-        for each in events
-        if each["method"] == "Network.requestWillBeSent"
+        event["params"]["request"]["url"].partition("#")[0]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
     ]
     errors = [each["message"] for each in driver.get_log("browser")]
-    return errors, [each for each in requests if each != "about:blank"]
+    return errors, [request for request in requests if request != "about:blank"]
 
 
 def test_the_slowest_round_opens_in_the_timeline(browser):
@@ -110,11 +113,13 @@ def test_a_table_sorts_by_numbers_and_filters_by_words(browser):
 
     def keys() -> list[str]:
         cells = table.find_elements("css selector", "tbody tr:not([hidden]) th")
-        return [each.text for each in cells]
+        return [cell.text for cell in cells]
 
     before = keys()
     [head] = [
-        each for each in table.find_elements("css selector", "thead th") if _BURSTS in each.text
+        find_element
+        for find_element in table.find_elements("css selector", "thead th")
+        if _BURSTS in find_element.text
     ]
     button = head.find_element("css selector", "button")
     button.click()
@@ -153,7 +158,7 @@ def test_the_policy_stops_what_would_run_or_send_all_the_same(browser):
     assert browser.title == "quick: report"
     errors, requests = logged(browser)
     assert len(errors) >= 3  # each is said on the console, and none was sent
-    assert not [each for each in requests if each.startswith("http")]
+    assert not [request for request in requests if request.startswith("http")]
     browser.refresh()
 
 

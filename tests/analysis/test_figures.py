@@ -43,13 +43,15 @@ def test_many_arms_have_a_panel_each_where_they_would_hide_one_another(tmp_path,
     over = figure.axes
     assert len(over) == panels
     for axes in over:
-        bands = [each for each in axes.collections if isinstance(each, PolyCollection)]
+        bands = [
+            collection for collection in axes.collections if isinstance(collection, PolyCollection)
+        ]
         assert len(bands) == len(axes.lines) == arms / panels
     highest = [max(y_of(line).max() for line in axes.lines) for axes in over]
     assert highest == sorted(highest)  # the slowest is the last
     assert {axes.get_ylim() for axes in over} == {over[0].get_ylim()}
     drawings = writing.draw_all(results, summarise(results))
-    (caption,) = [each.caption for each in drawings if each.name == "latency-over-rounds"]
+    (caption,) = [drawing.caption for drawing in drawings if drawing.name == "latency-over-rounds"]
     assert "pale band" in caption
     assert ("Each arm has a panel" in caption) == (panels > 1)
 
@@ -131,7 +133,12 @@ def test_panels_share_a_scale_that_shows_all_of_them_and_a_price_of_0_is_not_cro
     assert first.get_ylim()[0] <= 1 and first.get_ylim()[1] > highest
     style.render(figure, "png")
     for axes in figure.axes:
-        assert [each.get_text() for each in axes.get_xticklabels()] == ["0", "0.1", "0.3", "1"]
+        assert [get_xticklabel.get_text() for get_xticklabel in axes.get_xticklabels()] == [
+            "0",
+            "0.1",
+            "0.3",
+            "1",
+        ]
         at = axes.transAxes.inverted().transform(
             axes.transData.transform([(x, 1.0) for x in (0, 0.1, 0.3, 1)])
         )[:, 0]
@@ -261,6 +268,6 @@ def test_many_mixtures_of_impairments_are_shaded_alike(mixtures, labels):
     axes = figure.add_subplot()
     kinds = {"a": "loss", "b": "burst", "c": "queue"}
     patches = style.shade_impairments(axes, rounds, kinds)
-    assert [each.get_label() for each in patches] == labels
+    assert [patch.get_label() for patch in patches] == labels
     assert len(axes.patches) >= 1
     plt.close(figure)

@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 def test_every_frame_of_the_registry_is_there_with_its_columns(folder):
     results = analysis.load(folder)
-    assert [each.name for each in LABELS] == [*LABELLED[:3], "factor.NAME"]
+    assert [label.name for label in LABELS] == [*LABELLED[:3], "factor.NAME"]
     for name, described in FRAMES.items():
         frame = results.samples(name).collect() if name in SAMPLES else getattr(results, name)
         texts = {key: pl.String for key, kind in described.schema.items() if kind == LISTS}
@@ -65,8 +65,8 @@ def test_runs_has_all_planned_runs_and_metrics_the_ok_ones(folder):
     last = results.runs.row(-1, named=True)
     assert (last["arm"], last["seed"], last[f"factor.{Q}"]) == ("tcp-cubic", 2, "0.9")
     assert Path(last["directory"]).name == "tcp-cubic-s2-0.9"
-    assert results.metrics["round_latency_s.max"].to_list() == [1.0 + each for each in range(7)]
-    assert {each.name for each in METRICS} <= set(results.metrics.columns)
+    assert results.metrics["round_latency_s.max"].to_list() == [1.0 + index for index in range(7)]
+    assert {metric.name for metric in METRICS} <= set(results.metrics.columns)
     assert repr(results) == "<results of quick: 7 ok, 1 invalid>"
 
 

@@ -182,8 +182,8 @@ def test_a_pace_is_printed_and_what_overran_it(tmp_path):
     labels = [line[0].text for line in table.rows]
     assert "Computing over communicating, paced" in labels
     assert "Share of time in communication (%), paced" in labels
-    assert any("computing takes 50.0 ms per iteration" in each for each in sentences)
-    assert any(each.startswith("slower than the pace: up to 10.0 %") for each in sentences)
+    assert any("computing takes 50.0 ms per iteration" in sentence for sentence in sentences)
+    assert any(sentence.startswith("slower than the pace: up to 10.0 %") for sentence in sentences)
 
 
 def test_effects_of_loss_are_averaged_and_the_divergence_is_the_last(tmp_path):

@@ -100,7 +100,7 @@ def test_no_accuracy_is_a_mean_over_tasks(two_tasks):
         f"{label}, task = mlp": "-5.00",
     }
     headings = by_arm.findings_table(summary).columns
-    assert [each for each in headings if "accuracy" in each] == list(found)[-2:]
+    assert [heading for heading in headings if "accuracy" in heading] == list(found)[-2:]
     assert "accuracy" not in summary["published"]
     assert overview(summary) == APART
 
@@ -160,7 +160,7 @@ def test_the_numbers_are_those_of_the_paper():
     curves = {name: each.values for name, each in ENTRIES.items() if name.startswith("fig1-")}
     assert curves["fig1-early-80"] == {"drop-80": 0.7192, "none": 0.8006}
     assert curves["fig1-late-40"] == {"drop-40": 0.7928, "none": 0.8006}
-    settings = {each["title"]: each["values"] for each in published.settings(None)}
+    settings = {setting["title"]: setting["values"] for setting in published.settings(None)}
     assert settings["ResNet-50"]["tolerance in critical phases"] == "2.4 %"
     # The headline is the mean of the six rows: the paper's "reduction" is baseline / DBLP - 1.
     assert sum(rows[:6]) / 6 == pytest.approx(rows[6], abs=5e-4)

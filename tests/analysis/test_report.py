@@ -370,7 +370,7 @@ def test_the_page_leads_to_its_sections_its_files_and_the_slowest_round(tmp_path
     assert named == set(re.findall(r'<section id="([^"]+)"', page))
     files = re.findall(r'href="([^"]+)" download', page)
     assert {"main.csv", "main.md", "main.tex", "per-run.csv", "runs.csv"} <= set(files)
-    assert all((paths.index.parent / each).is_file() for each in files)
+    assert all((paths.index.parent / file).is_file() for file in files)
 
 
 def test_the_policy_of_each_page_allows_its_own_programs_and_no_connection(tmp_path, undrawn):
@@ -382,7 +382,7 @@ def test_the_policy_of_each_page_allows_its_own_programs_and_no_connection(tmp_p
     for path in (paths.index, timeline, tmp_path / "report" / "index.html"):
         page = path.read_text()
         [policy] = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
-        rules = dict(each.strip().partition(" ")[::2] for each in policy.split(";"))
+        rules = dict(part.strip().partition(" ")[::2] for part in policy.split(";"))
         assert rules["default-src"] == "'none'"
         assert rules.keys() <= {
             *("default-src", "img-src", "style-src", "script-src", "base-uri", "form-action")
@@ -404,7 +404,7 @@ def test_only_tables_whose_rows_are_of_a_kind_can_be_sorted(name, sortable):
 
 
 def test_rows_that_are_too_many_for_a_page_are_in_the_file():
-    table = Table(title="t", columns=["a"], rows=[row(f"row-{each}") for each in range(1700)])
+    table = Table(title="t", columns=["a"], rows=[row(f"row-{index}") for index in range(1700)])
     page = str(html.to_html(table, "runs"))
     assert page.count("<tr>") == 501
     assert "row-499<" in page and "row-500<" not in page

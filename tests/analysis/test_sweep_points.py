@@ -136,10 +136,10 @@ def test_neighbours_are_contrasted_by_seed_and_corrected_over_their_family(tmp_p
                 build.run(arm=arm, seed=seed, factors=factors, burst_s=dblp_s * factor)
     contrasts = summary_of(tmp_path)["contrasts"]
     by_ends = {
-        (*each["from"].values(), *each["to"].values()): each["ratios"]["fixed-low/dblp"][
-            "round_latency_s"
-        ]
-        for each in contrasts
+        (*contrast["from"].values(), *contrast["to"].values()): contrast["ratios"][
+            "fixed-low/dblp"
+        ]["round_latency_s"]
+        for contrast in contrasts
     }
     assert len(contrasts) == 7  # one level of one factor differs
     assert set(by_ends) == {

@@ -53,11 +53,11 @@ def test_a_table_is_parted_by_what_its_cells_take():
     cells = [Cell(text="a point"), *(Cell(text="x" * width) for width in (30, 30, 10, 90))]
     table = Table(title="t", columns=["Point", "a", "b", "c" * 20, "d"], rows=[cells])
     parts = narrowed(table, 80)
-    assert [each.columns for each in parts] == [
+    assert [part.columns for part in parts] == [
         ["Point", "a", "b", "c" * 20],
         ["Point", "d"],  # too wide alone
     ]
-    assert [[cell.text[:1] for cell in each.rows[0]] for each in parts] == [
+    assert [[cell.text[:1] for cell in part.rows[0]] for part in parts] == [
         list("axxx"),
         list("ax"),
     ]
@@ -160,7 +160,7 @@ def test_the_congestion_control_that_was_read_back_stands_in_the_tables(tmp_path
     used = ["cubic", "bbr", "mine.py:Mine:step=1", "\u2014"]
     assert shown["Congestion control, read back"] == used
     assert summary["arms"]["tcp-cubic"]["congestion_control"] == ["cubic"]
-    assert [each[2].text for each in arm_settings_table(results).rows] == used
+    assert [row[2].text for row in arm_settings_table(results).rows] == used
 
 
 def test_the_report_shows_which_draws_were_not_seeded(tmp_path):

@@ -253,6 +253,6 @@ def test_a_profile_whose_bounds_do_not_hold_together_is_told_and_taken(profiled,
     document["together"]["holds"] = False
     file.write_text(yaml.safe_dump(document, sort_keys=False))
     again = experiment.load(path)
-    assert [each.key for each in again] == [each.key for each in runs]
+    assert [each.key for each in again] == [run.key for run in runs]
     said = "by its own measurement each bound holds alone, and all together do not"
     assert planning.check(tmp_path / "out", again) == [f"plot: layers.yaml: {said}"]

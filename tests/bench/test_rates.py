@@ -106,7 +106,7 @@ def distance(point, level, order):
     """How far a tuned point, which may be of several levels, is from a level of the sweep."""
     if not point or level in point:
         return 0
-    return min(abs(order.index(level) - order.index(each)) for each in point.split("; "))
+    return min(abs(order.index(level) - order.index(part)) for part in point.split("; "))
 
 
 def test_the_rates_of_shipped_experiments_are_those_that_the_rule_chose():

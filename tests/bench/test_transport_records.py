@@ -98,8 +98,8 @@ def test_the_bound_knows_a_pace_where_the_link_has_no_rate():
 
 def test_names_are_unique_and_quick_has_few():
     names = [[case.name for case in Selection(quick=quick).cases()] for quick in (True, False)]
-    for each in names:
-        assert len(each) == len(set(each))
+    for name in names:
+        assert len(name) == len(set(name))
     assert len(names[0]) < 30
     usual = set(names[1])
     assert {"1G/20MB/passes", "1G/20MB/tcp-cubic", "10G/244MB/streaming"} <= usual

@@ -92,7 +92,7 @@ def memory_ratios(
     kinds: dict[str, dict[str, Any] | None] = {
         "no exchange": {},
         "gloo": None,
-        **{each: lossy | {"collective": each} for each in COLLECTIVES},
+        **{collective: lossy | {"collective": collective} for collective in COLLECTIVES},
     }
     common = {"within_s": 300, "buckets": buckets, "megabytes": megabytes}
     peaks = {
@@ -100,7 +100,7 @@ def memory_ratios(
         for kind in ("no exchange", *chosen)
     }
     none = peaks.pop("no exchange")
-    return {kind: (each - none) / (buckets * megabytes * 1e6) for kind, each in peaks.items()}
+    return {kind: (peak - none) / (buckets * megabytes * 1e6) for kind, peak in peaks.items()}
 
 
 def wrapped_rows(buckets: int, megabytes: float) -> DistributedDataParallel:

@@ -57,8 +57,8 @@ def main() -> None:
         for order in orders:
             for name, path in paths.items():
                 costs[name, order].append(one(path, layout, orders[order]))
-    for (name, order), each in costs.items():
-        for what, values in zip(("compose", "place"), zip(*each, strict=True), strict=True):
+    for (name, order), cost in costs.items():
+        for what, values in zip(("compose", "place"), zip(*cost, strict=True), strict=True):
             middle, least = statistics.median(values), min(values)
             print(f"{name:8} {order:8} {what:7} {middle:5.2f} ({least:.2f}) CPU-s per GB")
 

@@ -117,7 +117,7 @@ def _dissected(conversation: Conversation, path: Path) -> list[dict[str, Any]]:
     )
     assert done.returncode == 0, done.stderr
     assert "lua" not in done.stderr.casefold(), done.stderr
-    return [each["_source"]["layers"] for each in json.loads(done.stdout)]
+    return [load["_source"]["layers"] for load in json.loads(done.stdout)]
 
 
 def _messages(packets: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

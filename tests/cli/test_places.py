@@ -126,4 +126,4 @@ def test_the_report_of_a_scripts_run_lies_in_the_folder_that_is_named(tmp_path, 
     assert f"./lab explain {tmp_path}/first says why" in done.stdout
     summary = json.loads((tmp_path / "first" / "report" / "summary.json").read_text())
     assert summary["verdicts"]["failed"] == sum(summary["verdicts"].values()) == 1
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["first", "second"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]

@@ -146,7 +146,7 @@ def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path, 
     built = ResultsBuilder(tmp_path)
     built.run(arm="dblp", seed=1, verdict="failed", reason="the server ended with signal 9")
     said = report()
-    (folder,) = [each.parent for each in tmp_path.glob("*/plan.json")]
+    (folder,) = [path.parent for path in tmp_path.glob("*/plan.json")]
     assert "no run is ok (1 failed)" in said
     assert "Runs (n)" not in said
     assert f"./lab explain {folder} says why" in said

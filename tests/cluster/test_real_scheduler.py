@@ -90,7 +90,7 @@ def test_a_sweep_survives_a_worker_that_is_killed(tmp_path, monkeypatch):
     keys_of_all = sorted(run.key for run in runs)
     assert sorted(each.run.key for each in ended) == keys_of_all  # none twice
     assert {each.verdict for each in ended} == {"ok"}
-    folders = [each.name for each in (tmp_path / "out" / "small").iterdir() if each.is_dir()]
+    folders = [path.name for path in (tmp_path / "out" / "small").iterdir() if path.is_dir()]
     assert sorted(folders) == keys_of_all  # no attempt, nothing half fetched
 
 

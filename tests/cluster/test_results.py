@@ -120,5 +120,5 @@ def test_the_folders_of_killed_workers_are_removed_by_the_next(tmp_path: Path) -
     for name in (f"lab-block-{ended.pid}-x", f"lab-block-{os.getpid()}-y", "lab-block-mine-z"):
         (tmp_path / name).mkdir()
     worker.forget_dead(tmp_path)
-    left = {each.name for each in tmp_path.iterdir()}
+    left = {path.name for path in tmp_path.iterdir()}
     assert left == {f"lab-block-{os.getpid()}-y", "lab-block-mine-z"}

@@ -65,9 +65,9 @@ class FakeSwitch:
         message = parser.OFPFlowMod.parser(DATAPATH, 4, _FLOW_MOD, len(whole), 0, whole)
         place = (message.table_id, message.priority, str(message.match))
         if message.command == ofproto_v1_3.OFPFC_ADD:
-            text = str([each.to_jsondict() for each in message.instructions])
-            for each in message.instructions:
-                for action in getattr(each, "actions", []):
+            text = str([instruction.to_jsondict() for instruction in message.instructions])
+            for instruction in message.instructions:
+                for action in getattr(instruction, "actions", []):
                     if getattr(action, "group_id", None) not in (None, *self.groups):
                         return FLOW_FAILED, 0  # it has no such group
             self.flows[place] = message.cookie, text

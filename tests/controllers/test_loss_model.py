@@ -82,7 +82,7 @@ def test_another_seed_and_another_occurrence_lose_others():
 
 @given(st.lists(st.sets(st.integers(0, 5000)), min_size=1, max_size=5))
 def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences):
-    tables = [np.array(sorted(each), dtype=np.int64) for each in occurrences]
+    tables = [np.array(sorted(occurrence), dtype=np.int64) for occurrence in occurrences]
     lines = [line for each in tables for line in ("next", *loss_table.mask_lines(each))][1:]
     file = tmp_path_factory.mktemp("mask") / "some.mask"
     file.write_text("# packets\n" + "\n".join([*lines, "# end"]))
@@ -126,7 +126,9 @@ def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
     ],
 )
 def test_a_mask_for_more_occurrences_than_there_are_is_refused(tmp_path, when, sections, said):
-    (tmp_path / "some.mask").write_text("next\n".join(f"{each}\n" for each in range(sections)))
+    (tmp_path / "some.mask").write_text(
+        "next\n".join(f"{section}\n" for section in range(sections))
+    )
     document = {"kind": "loss", "mask": "some.mask", **when}
     found = LossParameters.model_validate(document, context={"folders": [tmp_path]})
     if not said:

@@ -38,7 +38,11 @@ def diamond() -> dict[str, Any]:
         {"first": end(host, 0), "second": end(at, 1)} for host, at in (("a", "s1"), ("b", "s4"))
     ]
     hosts = {name: {"mac": mac} for name, mac in MACS.items()}
-    return {"switches": {f"s{each}": each for each in range(1, 5)}, "hosts": hosts, "links": links}
+    return {
+        "switches": {f"s{index}": index for index in range(1, 5)},
+        "hosts": hosts,
+        "links": links,
+    }
 
 
 def access_of(switches: dict[str, Switch], owner: str) -> ControllerLabAccess:

@@ -167,7 +167,7 @@ def weights(net):
     """All of a model's parameters, flat, as float32."""
     with contextlib.suppress(AttributeError):
         net = net.module
-    flat = [each.detach().reshape(-1).float() for each in net.parameters()]
+    flat = [parameter.detach().reshape(-1).float() for parameter in net.parameters()]
     return torch.cat(flat).cpu().numpy()
 
 
@@ -191,7 +191,7 @@ def exchange(state, gradients, parameters):
     for index, (gradient, parameter) in enumerate(zip(gradients, parameters, strict=True)):
         bucket = fake_bucket(gradient.clone(), [parameter], last=index == len(gradients) - 1)
         futures.append(state.hook(state, bucket))
-    return [each.wait() for each in futures]
+    return [future.wait() for future in futures]
 
 
 def drawn(sizes, *seed):

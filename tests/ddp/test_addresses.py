@@ -99,7 +99,7 @@ def beyond(rank, interface, collective):
     state = BoundedLoss(mode="reliable", collective=collective, interface=interface, timeout_s=60)
     assert state._places is not None and state._places.identity is not None
     folder = state._places.identity._at
-    kept = stat.S_IMODE(folder.stat().st_mode), sorted(each.name for each in folder.glob("*.key"))
+    kept = stat.S_IMODE(folder.stat().st_mode), sorted(path.name for path in folder.glob("*.key"))
     parameters = [torch.zeros(size) for size in SIZES]
     for step in range(4):
         (mean,) = exchange(state, drawn(SIZES, rank, step), parameters)

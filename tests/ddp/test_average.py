@@ -33,7 +33,7 @@ def averages(rank):
         for step in range(4):
             mine = torch.nn.Parameter(tensor(rank, step, dtype))
             state.average(mine)
-            one, two = (tensor(each, step, dtype).float() for each in range(2))
+            one, two = (tensor(index, step, dtype).float() for index in range(2))
             right.append(torch.equal(mine.detach(), ((one + two) / 2).to(dtype)))
         right.append(last(state).carried_by == "transport")
         state.close()

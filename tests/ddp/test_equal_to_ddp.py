@@ -59,10 +59,12 @@ def assert_equal(outcomes):
     for expected, ours, reports in outcomes:
         assert np.array_equal(ours, outcomes[0][1])
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
-        assert [each.carried_by for each in reports] == ["process group"] * 2 + ["transport"] * 4
-        assert [each.step for each in reports] == list(range(STEPS))
-        assert all(len(each.buckets) == 3 for each in reports[1:])
-        assert all(bucket.loss == 0 for each in reports for bucket in each.buckets)
+        assert [report.carried_by for report in reports] == ["process group"] * 2 + [
+            "transport"
+        ] * 4
+        assert [report.step for report in reports] == list(range(STEPS))
+        assert all(len(report.buckets) == 3 for report in reports[1:])
+        assert all(bucket.loss == 0 for report in reports for bucket in report.buckets)
 
 
 def in_rank_order(rank, dtypes):
@@ -76,7 +78,9 @@ def in_rank_order(rank, dtypes):
         def compare(step, ddp=ddp, alone=alone, dtype=dtype, state=state):
             inputs, targets = batch(step, rank, dtype=dtype)
             nn.functional.mse_loss(alone(inputs), targets).backward()
-            mine = torch.cat([each.grad.reshape(-1).float() for each in alone.parameters()])
+            mine = torch.cat(
+                [parameter.grad.reshape(-1).float() for parameter in alone.parameters()]
+            )
             everyone = [torch.empty_like(mine) for _ in range(3)]
             dist.all_gather(everyone, mine)
             mean = everyone[0].numpy().copy()
@@ -84,7 +88,7 @@ def in_rank_order(rank, dtypes):
                 mean += each.numpy()
             mean /= np.float32(3)
             expected = torch.from_numpy(mean).to(dtype)
-            got = torch.cat([each.grad.reshape(-1) for each in ddp.parameters()])
+            got = torch.cat([parameter.grad.reshape(-1) for parameter in ddp.parameters()])
             alone.zero_grad()
             same = torch.equal(got, expected)
             equal.setdefault(str(dtype), []).append((state.last.carried_by, same))
@@ -170,4 +174,4 @@ def over_kernel_tcp(rank):
 
 def test_kernel_tcp_gives_the_same_bits():
     ours, *others = (each for of_rank in values(launch(over_kernel_tcp, 2)) for each in of_rank)
-    assert all(np.array_equal(each, ours) for each in others)
+    assert all(np.array_equal(other, ours) for other in others)

@@ -44,7 +44,7 @@ def test_it_trains_and_resumes(tmp_path):
     lines = torchrun(TRAIN, *folder).stdout.splitlines()
     assert lines[0].startswith("epoch 0: accuracy 0.")
     assert "carried_by='transport'" in lines[1]
-    assert {each.name for each in tmp_path.iterdir()} == {"rank-0.pt", "rank-1.pt"}
+    assert {path.name for path in tmp_path.iterdir()} == {"rank-0.pt", "rank-1.pt"}
     lines = torchrun(TRAIN, *folder, "--epochs", "2", "--mode", "reliable").stdout.splitlines()
     assert lines[0].startswith("epoch 1: accuracy 0.")
 

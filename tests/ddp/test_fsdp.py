@@ -40,7 +40,7 @@ def train(net, rank, device, after=lambda: None):
 
 
 def whole(net):
-    flat = [each.full_tensor().detach().reshape(-1) for each in net.parameters()]
+    flat = [parameter.full_tensor().detach().reshape(-1) for parameter in net.parameters()]
     return torch.cat(flat).cpu().numpy()
 
 
@@ -95,14 +95,14 @@ def assert_alike(told):
     for _, ways, said in told:
         for name, (ours, reports) in ways.items():
             assert np.array_equal(ours, told[0][1][name][0]), name
-            carried = [each.carried_by for each in reports]
+            carried = [report.carried_by for report in reports]
             assert carried == ["process group"] * 2 + ["transport"] * (STEPS - 2)
-            assert [each.step for each in reports] == list(range(STEPS))
+            assert [report.step for report in reports] == list(range(STEPS))
             # Linear layers in the order of the backward pass; the last one is the model's own.
-            sizes = [[bucket.elements for bucket in each.buckets] for each in reports]
-            assert all(sorted(each) == sorted(sizes[0]) for each in sizes)
+            sizes = [[bucket.elements for bucket in report.buckets] for report in reports]
+            assert all(sorted(size) == sorted(sizes[0]) for size in sizes)
             assert sum(sizes[0]) >= len(expected) / 2
-            assert all(each.wait_s > 0 for each in reports)
+            assert all(report.wait_s > 0 for report in reports)
         np.testing.assert_allclose(ways["reliable"][0], expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(ways["half"][0], expected, atol=0.05)
         starts = ["the model is 'Sequential', which is not", "the parameter scale is not sharded"]

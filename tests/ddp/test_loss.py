@@ -33,7 +33,7 @@ def lossy_training(rank, collective, device="cpu"):
     ddp.register_comm_hook(state, state.hook)
     reports = []
     train(ddp, STEPS, rank, device=device, after=lambda _: reports.append(last(state)))
-    return weights(ddp), [[bucket.loss for bucket in each.buckets] for each in reports]
+    return weights(ddp), [[bucket.loss for bucket in report.buckets] for report in reports]
 
 
 @pytest.mark.parametrize("collective", ["server", "sharded"])
@@ -108,9 +108,9 @@ def changing(rank):
     others = [torch.zeros(2000), *PARAMETERS[1:]]
     for step in range(9):
         parameters = PARAMETERS if step < 4 else others
-        sizes = [each.numel() for each in parameters]
+        sizes = [parameter.numel() for parameter in parameters]
         means = exchange(state, drawn(sizes, rank, step), parameters)
-        everyone = [drawn(sizes, each, step) for each in range(2)]
+        everyone = [drawn(sizes, index, step) for index in range(2)]
         right.append(
             all(
                 torch.equal(mean, (one + two) / 2)

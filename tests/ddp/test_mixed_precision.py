@@ -80,7 +80,7 @@ def accounts(rank, filling, collective):
         state.scale = scale
         means = exchange(state, gradients, PARAMETERS)
         after = state.state_dict()["owed"]
-        finite.append(all(bool(each.isfinite().all()) for each in means))
+        finite.append(all(bool(mean.isfinite().all()) for mean in means))
         bounded.append(all(bool(each.isfinite().all()) for each in after.values()))
         pairs = zip(before.values(), after.values(), strict=False)
         kept.append(before.keys() == after.keys() and all(torch.equal(*pair) for pair in pairs))

@@ -77,7 +77,7 @@ def late(rank, aside, busy):
     stream = torch.cuda.Stream() if aside else torch.cuda.default_stream()
     right = []
     for step in range(5):
-        factors = [torch.tensor(float((each + 1) * (step + 1))) for each in range(2)]
+        factors = [torch.tensor(float((index + 1) * (step + 1))) for index in range(2)]
         mine = factors[rank].to(DEVICE)
         tensor = torch.zeros(50_000, device=DEVICE)
         torch.cuda.synchronize()
@@ -135,7 +135,7 @@ class Both:
             batches = splits.batches(np.arange(200), 8, 3, 0)
             made = Replica(net, dataset=data, batches=batches, optimiser=SGD, device=device)
             self.learners.append(made)
-        self.size = sum(each.numel() for each in net.parameters())
+        self.size = sum(parameter.numel() for parameter in net.parameters())
 
     def told(self, what):
         """What `what(learner, vector)` writes into the vector, of both."""

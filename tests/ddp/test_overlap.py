@@ -51,9 +51,9 @@ def behind(rank):
         reports = [last(state) for state in states]
     for state in states:
         state.close()
-    means = [each.grad for net in nets for each in net.parameters()]
-    same = [each.tolist() for each in means if each is not None]
-    return [(each.step, each.carried_by) for each in reports], same
+    means = [parameter.grad for net in nets for parameter in net.parameters()]
+    same = [mean.tolist() for mean in means if mean is not None]
+    return [(report.step, report.carried_by) for report in reports], same
 
 
 def test_the_backward_pass_goes_on_while_means_of_both_modules_are_made():

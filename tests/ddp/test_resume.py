@@ -30,7 +30,7 @@ def run(rank, folder, *, until=STEPS, resume=False):
         train(ddp, 1, rank, first=step, optimiser=optimiser)
         if step + 1 == SAVED_AFTER:
             parts = {"model": net, "optimiser": optimiser, "exchange": state}
-            torch.save({key: each.state_dict() for key, each in parts.items()}, file)
+            torch.save({key: part.state_dict() for key, part in parts.items()}, file)
     if until < STEPS:
         die()
     return weights(ddp)

@@ -76,12 +76,12 @@ def test_steps_over_our_transport_have_legs_once_the_buckets_are_known(tmp_path)
         path = str(tmp_path / "markers")
         one, two = values(launch(announced, 2, path=path, told={"mode": "reliable"}))
     assert np.array_equal(one, two)
-    assert [each["round"] for each in listener.records] == list(range(STEPS))
+    assert [record["round"] for record in listener.records] == list(range(STEPS))
     assert (listener.socket.refused, listener.socket.first_refused) == (0, "")
-    for each in listener.records[:2]:
-        assert not {"gather_s", "broadcast_s"} & each.keys()
-    for each in listener.records[2:]:
-        assert 0 < each["gather_s"] + each["broadcast_s"] <= each["latency_s"]
+    for record in listener.records[:2]:
+        assert not {"gather_s", "broadcast_s"} & record.keys()
+    for record in listener.records[2:]:
+        assert 0 < record["gather_s"] + record["broadcast_s"] <= record["latency_s"]
     of_third = ["round", "gather", "gather", "broadcast", "broadcast", "round"]
     assert [line.split()[2] for line in listener.lines if line.split()[1] == "3"] == of_third
 

@@ -31,7 +31,7 @@ def lines(path):
 def waits_of(rank, reports, folder):
     """A rank's log of its waits, which are those of its reports."""
     waits = lines(folder / f"training-host-{rank}.jsonl")
-    said = [(each["round"], each["wait_s"]) for each in waits]
+    said = [(wait["round"], wait["wait_s"]) for wait in waits]
     assert said == [(each.step, each.wait_s) for each in reports]
     return waits
 
@@ -42,34 +42,34 @@ def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
     gathered: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     for rank, reports in enumerate(of_ranks):
         waits = waits_of(rank, reports, tmp_path)
-        assert {each["rank"] for each in waits} == {rank}
+        assert {wait["rank"] for wait in waits} == {rank}
         assert reports[0].slowest is None  # the process group does not say
-        for each, bucket in zip(waits, [each.slowest for each in reports], strict=True):
-            slowest = [each.get(f"slowest_{key}") for key in ("rank", "bucket", "s")]
+        for wait, bucket in zip(waits, [each.slowest for each in reports], strict=True):
+            slowest = [wait.get(f"slowest_{key}") for key in ("rank", "bucket", "s")]
             if bucket is None:
                 assert slowest == [None] * 3
             else:
                 assert slowest == [bucket.slowest, bucket.index, bucket.slowest_s]
         transfers = lines(tmp_path / f"transfers-host-{rank}.jsonl")
-        assert {each["host"] for each in transfers} == {f"host-{rank}"}
+        assert {transfer["host"] for transfer in transfers} == {f"host-{rank}"}
         # Before, the process group averages.
-        assert {each["round"] for each in transfers} == set(range(2, STEPS))
+        assert {transfer["round"] for transfer in transfers} == set(range(2, STEPS))
         for step in range(2, STEPS):
-            of_step = [each for each in transfers if each["round"] == step]
+            of_step = [transfer for transfer in transfers if transfer["round"] == step]
             assert sum(each["bytes_sent"] for each in of_step) == reports[step].bytes_sent
             assert sum(each["bytes_received"] for each in of_step) == reports[step].bytes_received
             passes = max(bucket.passes or 0 for bucket in reports[step].buckets)
             assert max(each["passes"] or 0 for each in of_step) == passes
             peers = 2 if collective == "sharded" or rank == 0 else 1
             assert len(of_step) == peers * (4 if collective == "sharded" else 2)
-        for each in transfers:
-            if each["leg"] == "broadcast":
-                assert each["chunks_received"] in (each["chunk_count"], None)
+        for transfer in transfers:
+            if transfer["leg"] == "broadcast":
+                assert transfer["chunks_received"] in (transfer["chunk_count"], None)
                 continue
-            ends = {"sender": (f"rank-{rank}", each["peer"])}
+            ends = {"sender": (f"rank-{rank}", transfer["peer"])}
             ends["receiver"] = ends["sender"][::-1]
-            both = gathered.setdefault((each["round"], *ends[each["role"]]), [])
-            both.append((each["chunk_count"], each["chunks_received"]))
+            both = gathered.setdefault((transfer["round"], *ends[transfer["role"]]), [])
+            both.append((transfer["chunk_count"], transfer["chunks_received"]))
     assert any(each.slowest is not None for reports in of_ranks for each in reports[2:])
     # The sender and the receiver say the same of each gradient, some of which is lost.
     assert all(len(both) == 2 and both[0] == both[1] for both in gathered.values())
@@ -78,7 +78,7 @@ def test_each_rank_writes_what_it_has_seen(tmp_path, collective):
 
 def test_of_pytorchs_hooks_the_wait_is_written(tmp_path):
     of_ranks = values(launch(logged, 2, folder=str(tmp_path), told={"hook": "gloo"}))
-    elements = sum(each.numel() for each in model().parameters())
+    elements = sum(parameter.numel() for parameter in model().parameters())
     for rank, reports in enumerate(of_ranks):
         waits_of(rank, reports, tmp_path)
         for each in reports:

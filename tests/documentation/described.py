@@ -42,7 +42,9 @@ def undescribed(run: Path) -> list[str]:
 def _unknown(name: str, documents: list[Any], known: Mapping[str, Mapping[str, str]]) -> set[str]:
     if name not in known:
         return {name}
-    return {f"{name}: {key}" for each in documents for key in unknown_keys(each, known[name])}
+    return {
+        f"{name}: {key}" for document in documents for key in unknown_keys(document, known[name])
+    }
 
 
 def unknown_keys(document: Any, keys: Mapping[str, str]) -> Iterator[str]:

@@ -56,12 +56,16 @@ def test_every_call_of_lab_that_is_shown_parses(call: tuple[str, ...]) -> None:
         command = command.commands[name]
     if arguments in (["--help"], ["-h"]):
         return
-    arguments = [_PLACEHOLDERS.get(each, each) for each in arguments if each not in ("...", "…")]
-    arguments = ["--pcap=server" if each == "--pcap" else each for each in arguments]
-    if not arguments and any(each.required for each in command.params):
+    arguments = [
+        _PLACEHOLDERS.get(argument, argument)
+        for argument in arguments
+        if argument not in ("...", "…")
+    ]
+    arguments = ["--pcap=server" if argument == "--pcap" else argument for argument in arguments]
+    if not arguments and any(param.required for param in command.params):
         return  # a sentence that names the verb, such as "`./lab shell` opens a prompt"
     command.make_context(name, arguments)
-    experiment = next((each for each in arguments if not each.startswith("-")), "")
+    experiment = next((argument for argument in arguments if not argument.startswith("-")), "")
     if name in ("run", "plan") and (EXPERIMENTS / f"{experiment}.yaml").is_file():
         _loads(command, name, arguments)
 
@@ -74,7 +78,7 @@ def _loads(command: Any, name: str, arguments: list[str]) -> None:
     assert load(
         given["name"],
         overrides=given["settings"] or [],
-        arms=[each for each in given["arms"].split(",") if each],
+        arms=[part for part in given["arms"].split(",") if part],
         seeds=given["seeds"],
         congestion_control=given["congestion_control"],
         profile=given["profile"],
@@ -96,7 +100,10 @@ def test_every_yaml_block_is_valid(block: Block, tmp_path: Path) -> None:
     of_programs = given.get("workload", {}).get("kind") == "programs"
     if not of_programs and ("rounds" not in given or "arms" not in given):
         document = _merged(yaml_input.read(EXPERIMENTS / "quick.yaml"), given)
-    assert [f"{each.json_path}: {each.message}" for each in VALIDATOR.iter_errors(document)] == []
+    assert [
+        f"{iter_error.json_path}: {iter_error.message}"
+        for iter_error in VALIDATOR.iter_errors(document)
+    ] == []
     of_own_model = ":" in str(given.get("training", {}).get("model", ""))
     if ".py" in block.text or of_own_model or "from" in given.get("phases", {}):
         return  # names files, or a run, of the reader's own

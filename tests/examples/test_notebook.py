@@ -29,7 +29,7 @@ def test_the_notebook_draws_the_lines_of_the_report_s_figure(tmp_path):
         build.run(arm="dblp", seed=seed, burst_s=0.4 + seed / 10)
         build.run(arm="tcp-cubic", seed=seed, burst_s=1.0 + seed, calm_s=0.2)
     cells = json.loads(_NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    code = ["".join(each["source"]) for each in cells if each["cell_type"] == "code"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     script = tmp_path / "cells.py"
     script.write_text("\n\n".join([*code, _DRAWN]), encoding="utf-8")
     places = {"LAB_RESULTS": str(tmp_path), "MPLBACKEND": "agg"}

@@ -65,7 +65,7 @@ def test_a_class_that_lacks_a_method_and_one_that_raises_are_one_line(tmp_path, 
         load(tmp_path, kind)
     methods = ["tolerance", "rate_bps", "on_feedback", "permutation", "estimate_mean"]
     methods += ["sender", "receiver"]
-    body = "".join(f"    def {each}(self, *_): pass\n" for each in methods)
+    body = "".join(f"    def {method}(self, *_): pass\n" for method in methods)
     raising = "    def __init__(self): raise KeyError('width')\n"
     place(tmp_path, kind, f"{bases[kind]}\nclass Mine(Base):\n{body}{raising}")
     with pytest.raises(InputError, match=r"mine\.py: line \d+: KeyError: 'width'"):

@@ -90,7 +90,7 @@ def test_bad_factors_are_one_line_each_that_names_file_and_factor(tmp_path, fact
     path = write(tmp_path, factors=factors)
     with pytest.raises(InputError) as caught:
         experiment.load(path)
-    assert all(each.startswith(f"{path}: ") for each in caught.value.args)
+    assert all(arg.startswith(f"{path}: ") for arg in caught.value.args)
     assert expected in str(caught.value)
 
 

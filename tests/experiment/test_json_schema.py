@@ -40,7 +40,7 @@ def test_every_shipped_experiment_is_valid_and_tells_editors_of_a_file_that_exis
     path: Path,
 ) -> None:
     document = yaml_input.read(path)
-    assert [each.message for each in VALIDATOR.iter_errors(document)] == []
+    assert [iter_error.message for iter_error in VALIDATOR.iter_errors(document)] == []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("# yaml-language-server: $schema="):
             assert (path.parent / line.partition("=")[2]).is_file()
@@ -91,7 +91,7 @@ def test_the_schema_refuses_what_the_lab_refuses_and_takes_the_rest(
     yaml_input.replace(document, key, value)
     (path := tmp_path / "experiment.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     wrong = (key, value) in _WRONG
-    found = [each.message for each in VALIDATOR.iter_errors(document)]
+    found = [iter_error.message for iter_error in VALIDATOR.iter_errors(document)]
     assert bool(found) is wrong, found
     with pytest.raises(InputError) if wrong else contextlib.nullcontext():
         load(str(path))

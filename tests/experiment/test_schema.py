@@ -16,7 +16,7 @@ def test_expands_to_seeds_points_and_arms_in_the_file_s_order(tmp_path):
     factors = {"impairments.0.q": [0.6, 0.9], "topology.workers": [2, 3]}
     runs = experiment.load(write(tmp_path, factors=factors))
     configs = [run.config() for run in runs]
-    seen = [(each["impairments"][0]["q"], each["topology"]["workers"]) for each in configs]
+    seen = [(config["impairments"][0]["q"], config["topology"]["workers"]) for config in configs]
     assert seen == [point for point in ((0.6, 2), (0.6, 3), (0.9, 2), (0.9, 3)) for _ in "ab"] * 2
     assert [run.arm for run in runs] == ["dblp", "tcp-reno"] * 8
     assert [run.seed for run in runs] == [1] * 8 + [2] * 8

@@ -207,7 +207,7 @@ class Victim:
             ],
             [rows.tobytes() for rows in self.into.values()],
             (incoming._numbers.last, len(incoming._spares), sorted(incoming._unasked.probes)),
-            [(number, each.state, each.asked_s) for number, each in outgoing.senders.items()],
+            [(number, sender.state, sender.asked_s) for number, sender in outgoing.senders.items()],
         )
 
     def check(self) -> None:
@@ -220,7 +220,7 @@ class Victim:
         counted = sum(
             count for reason, count in connection.counters.items() if reason != "stale-control"
         )
-        counted += sum(sum(each.ignored.values()) + each.received_count for each in places)
+        counted += sum(sum(place.ignored.values()) + place.received_count for place in places)
         assert counted + self.arrived <= self.fed
         for transfer, into in self.into.items():
             receiver = incoming.receivers[transfer]

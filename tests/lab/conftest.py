@@ -138,7 +138,7 @@ def host_state() -> dict[str, Any]:
         if each.info["name"] == "unshare" and each.info["ppid"] == 1 and is_alive(each)
     )
     return {
-        "links": sorted(each["ifname"] for each in json.loads(printed("ip", "-j", "link"))),
+        "links": sorted(load["ifname"] for load in json.loads(printed("ip", "-j", "link"))),
         "namespaces": printed("ip", "netns", "list"),
         "mounts": sorted(Path("/proc/self/mounts").read_text().splitlines()),
         "settings": settings,

@@ -70,7 +70,7 @@ class LabUnderTest:
 
     def begin(self, round_number: int, leg: str = "gather") -> list[str]:
         """Announce a leg's begin."""
-        self._ended_before = collections.Counter(each["name"] for each in self._ends())
+        self._ended_before = collections.Counter(end["name"] for end in self._ends())
         self._open.append((round_number, leg))
         return self.client.begin(round_number, leg)
 
@@ -86,14 +86,14 @@ class LabUnderTest:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """What the controller has logged of one entry so far."""
-        return [each for each in self._events() if each["name"] == name]
+        return [event for event in self._events() if event["name"] == name]
 
     def ended(self, name: str) -> dict[str, Any]:
         """The record of an entry's end after the last announced begin, waited for."""
         seen = self._ended_before[name]
 
         def ends() -> list[dict[str, Any]]:
-            return [each for each in self._ends() if each["name"] == name][seen:]
+            return [end for end in self._ends() if end["name"] == name][seen:]
 
         return dict(wait_for(ends, 15)[-1])
 
@@ -103,7 +103,7 @@ class LabUnderTest:
         return [json.loads(line) for line in lines]
 
     def _ends(self) -> list[dict[str, Any]]:
-        return [each for each in self._events() if each["action"] == "end"]
+        return [event for event in self._events() if event["action"] == "end"]
 
     def flow(self, sender: str, receiver: str, *, port: int | None = None) -> Flow:
         """UDP from one host to another, on a data port of its own unless one is given."""

@@ -99,8 +99,10 @@ def star() -> dict[str, Any]:
     losses = {
         "answered": len(answered),
         "before": before,
-        "lost": {each["from"]: each["lost"] for each in counters if "lossy" in each["link"]},
-        "in flight": [_in_flight(each) for each in counters],
+        "lost": {
+            counter["from"]: counter["lost"] for counter in counters if "lossy" in counter["link"]
+        },
+        "in flight": [_in_flight(counter) for counter in counters],
     }
     return {"delays": delays, "losses": losses, "steered": _steered(built)}
 
@@ -115,9 +117,9 @@ def _steered(built: Network) -> dict[str, Any]:
     """The processors that take an interface's frames, before and after they were chosen."""
     inner = next(link.middle[0] for link in built.info.links if link.middle is not None)
     ends = [(built.info.hosts["near"].pid, "near-eth0"), (None, "s1-eth1"), (None, inner)]
-    before = [_processors(*each) for each in ends]
+    before = [_processors(*end) for end in ends]
     done = set_rps(ends)
-    return {"done": done, "before": before, "after": [_processors(*each) for each in ends]}
+    return {"done": done, "before": before, "after": [_processors(*end) for end in ends]}
 
 
 def chosen(delayed_by: str) -> dict[str, Any]:
@@ -249,7 +251,9 @@ def marks() -> dict[str, Any]:
     source.close()
     thread.join()
     (queue,) = (
-        each for each in shaping.queue_statistics(far.switch_interface) if each["kind"] == "red"
+        queue_statistic
+        for queue_statistic in shaping.queue_statistics(far.switch_interface)
+        if queue_statistic["kind"] == "red"
     )
     return {"marked": queue["marked"], "drops": queue["drops"]}
 
@@ -276,7 +280,10 @@ def classes() -> dict[str, Any]:
     with contextlib.suppress(TimeoutError):
         while data := sink.recv(2000):
             received[data[0]] += 1
-    queues = {each["handle"]: each for each in shaping.queue_statistics(far.switch_interface)}
+    queues = {
+        queue_statistic["handle"]: queue_statistic
+        for queue_statistic in shaping.queue_statistics(far.switch_interface)
+    }
     return {
         "whole_batches": whole,
         "received": [received[mark] for mark in sources],

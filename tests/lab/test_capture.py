@@ -27,8 +27,8 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(command, tmp_path
     folder = results.run() / "pcap"
     assert sorted(path.name for path in folder.iterdir()) == ["server.pcap", "worker-1.pcap"]
     captures = json.loads((results.run() / "manifest.json").read_text())["captures"]
-    assert [each["host"] for each in captures] == ["server", "worker-1"]
-    assert not any(each["packets_dropped"] or each["bound_reached"] for each in captures)
+    assert [capture["host"] for capture in captures] == ["server", "worker-1"]
+    assert not any(capture["packets_dropped"] or capture["bound_reached"] for capture in captures)
     assert json.loads((results.run() / "config.json").read_text())["capture"] == [
         *("server", "worker-1")
     ]
@@ -48,7 +48,9 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(command, tmp_path
             for packet in packets
             if Datagram in packet and packet[IP].src == address
         )
-        noted = [each for each in results.events(f"transfers-{worker}") if each["role"] == "sender"]
+        noted = [
+            event for event in results.events(f"transfers-{worker}") if event["role"] == "sender"
+        ]
         assert sent == {2 * each["round"]: each["chunks_sent"] for each in noted}
         stops = {
             packet[Control].transfer

@@ -95,6 +95,6 @@ def test_losses_bursts_and_meters_are_accounted_for_in_the_kernel_s(run_small, f
         ],
     )
     results.assert_trained()
-    ended = [each for each in results.events("impairments") if each["action"] == "end"]
+    ended = [event for event in results.events("impairments") if event["action"] == "end"]
     assert {each["kind"] for each in ended} == {"loss", "burst", "police", "blackout"}
     assert all(each["met"] for each in ended if each["kind"] != "blackout"), ended

@@ -51,7 +51,7 @@ def test_the_rehearsal_that_the_page_shows_trains():
         command for block in blocks for command in block.commands if "tests.lab.machines" in command
     ]
     words = [
-        sys.executable if each == ".venv/bin/python" else each for each in shlex.split(command)
+        sys.executable if part == ".venv/bin/python" else part for part in shlex.split(command)
     ]
     done = subprocess.run(
         words, cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False
@@ -66,7 +66,7 @@ def ranks_told(scene, out):
     until_s = time.monotonic() + WITHIN_S
     while time.monotonic() < until_s:
         files = sorted(out.glob("*.json"))
-        texts = [each.read_text() for each in files]
+        texts = [file.read_text() for file in files]
         if len(texts) == 3 and all('"cut off"' in text for text in texts[:2]) and texts[2]:
             return [json.loads(text) for text in texts]
         if scene.poll() is not None:

@@ -113,7 +113,7 @@ def in_turn(*found: Entry, first: int = 3) -> list[Entry]:
 def assert_accounted_for(results: Results, planned: list[Entry], check: OkOrStalled) -> None:
     """The run is ok; all met something; who drops did; and all ledgers are closed."""
     check(results.verdict())
-    ended = [each for each in results.events("impairments") if each["action"] == "end"]
+    ended = [event for event in results.events("impairments") if event["action"] == "end"]
     assert {each["kind"] for each in ended} == {each["kind"] for each in planned}
     for each in ended:
         assert each["met"] or each["kind"] in ("link-down", "crash"), each
@@ -125,9 +125,11 @@ def assert_accounted_for(results: Results, planned: list[Entry], check: OkOrStal
     assert injected == sum(each["dropped"] for each in ended if each["kind"] == "loss")
     bursts = [each for each in ended if each["kind"] == "burst"]
     frames = sum(each["packet_outs"] for each in books["switches"])
-    assert frames == sum(each["frames_sent"] for each in bursts)
+    assert frames == sum(burst["frames_sent"] for burst in bursts)
     # A switch has no rule for those that came to it, and always one for what else comes.
-    came = sum(each["frames_sent"] - each["dropped"] for each in bursts if "->" in each["target"])
+    came = sum(
+        burst["frames_sent"] - burst["dropped"] for burst in bursts if "->" in burst["target"]
+    )
     if "link-down" not in {each["kind"] for each in planned}:
         assert came == sum(each["table_misses"] for each in books["switches"])
 
@@ -182,6 +184,6 @@ def test_every_kind_at_every_place(run_small, ok_or_stalled, held_rate_bps, plac
 
 
 def test_no_kind_is_left_out():
-    found = {each["kind"] for place in NEXT for each in entries(place, 10**8)}
+    found = {entry["kind"] for place in NEXT for entry in entries(place, 10**8)}
     found |= {each["kind"] for place in NEXT for each in of_middle(place, 10**8)}
     assert found | {"link-down", "crash"} == set(KINDS)

@@ -177,17 +177,17 @@ def test_what_an_overfull_queue_loses_is_what_it_counts(lab: LabUnderTest):
     # None needs more than its own link has, and three are too many for the server's.
     sending = {"payload_bytes": 1400, "rate_bps": 0.7 * SERVER_RATE_BPS}
     threads = [
-        threading.Thread(target=each.send, args=(packets,), kwargs=sending) for each in flows
+        threading.Thread(target=flow.send, args=(packets,), kwargs=sending) for flow in flows
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    received = sum(len(each.received()) for each in flows)
+    received = sum(len(flow.received()) for flow in flows)
     after = [offered(interface, pid)[1] for pid, interface in outputs]
     refused = [late - early for early, late in zip(before, after, strict=True)]
-    for each in flows:
-        with each:
+    for flow in flows:
+        with flow:
             pass
     assert refused[0] > 20  # three senders in one Python process are late at times
     assert received + sum(refused) == 3 * packets
@@ -245,7 +245,7 @@ def test_a_straggler_computes_longer_and_what_a_sender_leaves_out_it_alone_count
     def quarter_s(worker: str, rounds: list[int]) -> float:
         records = results.events(f"training-{worker}")
         assert len(records) == 20
-        taken = [each["compute_s"] for each in records if each["round"] in rounds]
+        taken = [record["compute_s"] for record in records if record["round"] in rounds]
         # What others on the machine add hits single rounds: the quicker ones tell more.
         return statistics.quantiles(taken, n=4)[0]
 
@@ -253,24 +253,24 @@ def test_a_straggler_computes_longer_and_what_a_sender_leaves_out_it_alone_count
     ratio = quarter_s("worker-1", slow_rounds) / quarter_s("worker-1", calm)
     assert factor / 2 < ratio < factor * 2
     assert quarter_s("worker-2", slow_rounds) / quarter_s("worker-2", calm) < 2
-    ends = [each for each in results.events("impairments") if each["action"] == "end"]
-    slow = [each for each in ends if each["kind"] == "straggler"]
+    ends = [event for event in results.events("impairments") if event["action"] == "end"]
+    slow = [end for end in ends if end["kind"] == "straggler"]
     for each in slow:
         assert each["details"]["stopped_share"] == pytest.approx(1 - 1 / factor, abs=0.1)
     assert {each["name"] for each in slow} == {"straggler-worker-1", "last"}
 
     left_out = {
         host: {
-            each["round"]: each["chunks_left_out"]
-            for each in results.events(f"transfers-{host}")
-            if (each["leg"], each["role"]) == ("gather", "sender")
+            event["round"]: event["chunks_left_out"]
+            for event in results.events(f"transfers-{host}")
+            if (event["leg"], event["role"]) == ("gather", "sender")
         }
         for host in ("worker-1", "worker-2")
     }
     assert not any(left_out["worker-2"].values())
     hit = {number: count for number, count in left_out["worker-1"].items() if count}
     assert set(hit) == {15, 17}
-    dropped = [each for each in ends if each["kind"] == "sender-drop"]
+    dropped = [end for end in ends if end["kind"] == "sender-drop"]
     assert {each["round"]: each["dropped"] for each in dropped} == hit
     assert all(0.4 < each["dropped"] / each["met"] < 0.95 for each in dropped)
     gates = {each["name"]: each["outcome"] for each in verdict["gates"]}
@@ -289,5 +289,5 @@ def test_a_crash_ends_the_run_at_once_and_says_who_did_it(run_small, victim):
     reason = f"{victim}: killed by SIGKILL by impairment power-cut (kind crash)"
     assert reason in status["reason"]
     assert reason in results.output
-    begun = next(each for each in results.events("impairments") if each["action"] == "begin")
+    begun = next(event for event in results.events("impairments") if event["action"] == "begin")
     assert ended_s - begun["acknowledged_s"] < 5

@@ -201,7 +201,7 @@ def test_nothing_passes_a_blackout_and_it_ends(lab):
         record = lab.ended("dark")
         lab.end(8)
         assert record["met"] == record["dropped"] == len(sent)
-        begun = [each for each in lab.events("dark") if each["action"] == "begin"][-1]
+        begun = [event for event in lab.events("dark") if event["action"] == "begin"][-1]
         assert record["acknowledged_s"] - begun["acknowledged_s"] == pytest.approx(0.3, abs=0.02)
         assert_clean(flow)
 
@@ -296,7 +296,7 @@ def test_a_trace_changes_rate_delay_and_loss_as_probes_see_it(lab):
         lab.begin(20)
         sent, arrived = flow.timed(2.0, payload_bytes=1208, rate_bps=8e6)
         record = lab.ended("recorded")
-        begun = [each for each in lab.events("recorded") if each["action"] == "begin"][-1]
+        begun = [event for event in lab.events("recorded") if event["action"] == "begin"][-1]
         lab.end(20)
         sent_then = flow.send(500)
         assert flow.received() == sent_then
@@ -315,6 +315,6 @@ def test_a_trace_changes_rate_delay_and_loss_as_probes_see_it(lab):
     assert record["details"]["late_max_s"] < 0.02
     lines = (lab.records / "traces.jsonl").read_text().splitlines()[-4:]
     changes = [json.loads(line) for line in lines]
-    assert [each["rate_bps"] for each in changes] == [20e6, 4e6, 20e6, 100e6]
-    planned_s = [each["planned_s"] - began_s for each in changes[1:3]]
+    assert [change["rate_bps"] for change in changes] == [20e6, 4e6, 20e6, 100e6]
+    planned_s = [change["planned_s"] - began_s for change in changes[1:3]]
     assert planned_s == pytest.approx([0.8, 1.6], abs=1e-4)

@@ -75,7 +75,7 @@ def test_marked_rounds_are_hit_by_a_loss_on_their_leg_and_measured(run_programs)
     assert [each["impairments"] for each in rounds] == [[], [], ["a loss"], []]
     ideal_s = 300_000 * 8 / SMALL["topology"]["rate_bps"]
     assert all(each["latency_s"] == each["gather_s"] > ideal_s for each in rounds)
-    (end,) = [each for each in results.events("impairments", "mine") if each["action"] == "end"]
+    (end,) = [event for event in results.events("impairments", "mine") if event["action"] == "end"]
     assert end["met"] > 200  # 300 000 bytes are 208 segments
     stored = json.loads((folder / "workload.json").read_text())
     refused = "'end 9 gather': the gather of round 9 has not begun"

@@ -59,22 +59,22 @@ def test_without_loss_the_weights_equal_a_single_process_bit_for_bit(arms: Resul
 
 
 def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(arms: Results):
-    assert [each["critical"] for each in arms.events("rounds", "calm")] == [True, *[False] * 5]
+    assert [event["critical"] for event in arms.events("rounds", "calm")] == [True, *[False] * 5]
     for worker in WORKERS:
-        for each in arms.events(f"transfers-{worker}", "calm"):
-            if each["role"] == "receiver":
-                arrived = each["chunks_received"] / each["chunk_count"]
-                assert arrived >= (0.992 if each["round"] == 0 else 0.5)
+        for event in arms.events(f"transfers-{worker}", "calm"):
+            if event["role"] == "receiver":
+                arrived = event["chunks_received"] / event["chunk_count"]
+                assert arrived >= (0.992 if event["round"] == 0 else 0.5)
                 # The bound is used: the receiver stops within a few batches of it.
-                assert each["round"] == 0 or arrived < 0.9
+                assert event["round"] == 0 or arrived < 0.9
 
 
 def test_order_and_filling_of_each_leg_reach_the_training(arms: Results):
     for host, leg, count in (("server", "gather", 12), ("worker-1", "broadcast", 6)):
         received = [
-            each
-            for each in arms.events(f"transfers-{host}", "ordered")
-            if (each["role"], each["leg"]) == ("receiver", leg)
+            event
+            for event in arms.events(f"transfers-{host}", "ordered")
+            if (event["role"], event["leg"]) == ("receiver", leg)
         ]
         assert len(received) == count
         # A transfer takes 5 ms: a receiver without a processor for 2 ms of them misses nothing.
@@ -82,11 +82,11 @@ def test_order_and_filling_of_each_leg_reach_the_training(arms: Results):
         assert len(missed) >= count / 2
     # What was not delivered is owed: the sender knows how much arrived.
     transfers = arms.events("transfers-worker-1", "ordered")
-    sent = [each for each in transfers if each["role"] == "sender"]
+    sent = [transfer for transfer in transfers if transfer["role"] == "sender"]
     shares = [each["chunks_received"] / each["chunk_count"] for each in sent]
     assert min(shares) < 1
     assert all(0.7 <= share <= 1 for share in shares)
-    assert all(each["nonfinite"] == 0 for each in arms.events("training-worker-1", "ordered"))
+    assert all(event["nonfinite"] == 0 for event in arms.events("training-worker-1", "ordered"))
 
 
 IMPAIRMENTS = [
@@ -112,26 +112,26 @@ def hit(shared_run: Callable[..., Results]) -> Results:
 
 
 def ended(results: Results, kind: str) -> list[dict[str, Any]]:
-    found = [each for each in results.events("impairments") if each["action"] == "end"]
+    found = [event for event in results.events("impairments") if event["action"] == "end"]
     return [each for each in found if each["kind"] == kind]
 
 
 def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(hit: Results):
-    for each in hit.events("transfers-server"):
-        if each["leg"] == "gather":
-            assert each["chunks_received"] >= math.ceil(each["chunk_count"] * (1 - 0.008))
-            assert (each["passes"] > 1) is (each["round"] in (2, 4, 6)), each
+    for event in hit.events("transfers-server"):
+        if event["leg"] == "gather":
+            assert event["chunks_received"] >= math.ceil(event["chunk_count"] * (1 - 0.008))
+            assert (event["passes"] > 1) is (event["round"] in (2, 4, 6)), event
     events = hit.events("impairments")
     planned = [(action, number) for number in (2, 4, 6) for action in ("begin", "end")]
-    assert [(each["action"], each["round"]) for each in events] == planned
-    for each in events:
-        assert each["planned_s"] <= each["sent_s"] <= each["acknowledged_s"]
+    assert [(event["action"], event["round"]) for event in events] == planned
+    for event in events:
+        assert event["planned_s"] <= event["sent_s"] <= event["acknowledged_s"]
     # Every datagram that the workers sent in those rounds either arrived or was dropped on purpose.
     sent = sum(
-        each["chunks_sent"]
+        event["chunks_sent"]
         for worker in WORKERS
-        for each in hit.events(f"transfers-{worker}")
-        if each["leg"] == "gather" and each["round"] in (2, 4)
+        for event in hit.events(f"transfers-{worker}")
+        if event["leg"] == "gather" and event["round"] in (2, 4)
     )
     dropped = sum(each["dropped"] for each in ended(hit, "loss"))
     assert abs(dropped - 0.5 * sent) < 5 * math.sqrt(sent * 0.5 * 0.5)

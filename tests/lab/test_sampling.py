@@ -32,7 +32,7 @@ def max_of(frame: pl.DataFrame, column: str) -> float:
 
 
 def counters(statistics: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    [found] = [each for each in statistics if each["kind"] == kind]
+    [found] = [statistic for statistic in statistics if statistic["kind"] == kind]
     return found
 
 

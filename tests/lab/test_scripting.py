@@ -271,7 +271,7 @@ def test_a_steward_that_dies_is_told_and_two_labs_are_apart():
 
 
 def _shown() -> list[shown.Block]:
-    return [each for each in shown.blocks(PAGE) if each.kind == "python"]
+    return [block for block in shown.blocks(PAGE) if block.kind == "python"]
 
 
 def python(folder, *words):

@@ -42,7 +42,7 @@ def in_the_sandbox(process):
 
 
 def all_dead(processes):
-    return not any(is_alive(each) for each in processes)
+    return not any(is_alive(process) for process in processes)
 
 
 def test_a_lab_is_up_within_seconds_and_ends_with_a_killed_command_without_a_result(
@@ -149,7 +149,7 @@ def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(comman
     Results(resumed.returncode, output, out).assert_trained()
     if done["verdict"] == "ok":  # else it was tried again
         assert json.loads((first / "status.json").read_text()) == done
-    assert len([each for each in out.glob("small/dblp-s*") if not each.suffix]) == 2
+    assert len([path for path in out.glob("small/dblp-s*") if not path.suffix]) == 2
 
 
 def in_sandbox(request, messages):

@@ -62,15 +62,15 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
     assert stored["markers"]["refused"] == 0
     assert [each["exit_status"] for each in stored["programs"]] == [0, 0]
     assert "epoch 0: accuracy 0." in (folder / "logs" / "server.log").read_text()
-    ends = [each for each in results.events("impairments", "mine") if each["action"] == "end"]
-    assert all(each["met"] > 10 and each["dropped"] > 0 for each in ends)
+    ends = [event for event in results.events("impairments", "mine") if event["action"] == "end"]
+    assert all(end["met"] > 10 and end["dropped"] > 0 for end in ends)
     # Half of each gradient is averaged here, and half of each mean comes from the other rank.
     assert sent_to(folder, "server") > 0.8 * ROUNDS * GRADIENT_BYTES
     for host in ("server", "worker-1"):
         waits = results.events(f"training-{host}", "mine")
-        assert [each["round"] for each in waits] == list(range(ROUNDS))
+        assert [wait["round"] for wait in waits] == list(range(ROUNDS))
         transfers = results.events(f"transfers-{host}", "mine")
-        steps = {each["round"] for each in transfers}
+        steps = {transfer["round"] for transfer in transfers}
         assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
 
 

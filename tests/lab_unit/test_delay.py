@@ -88,7 +88,7 @@ def worst_of(watched: Punctuality) -> Stretch:
 
 def waits_of(watched: Punctuality) -> list[tuple[Any, ...]]:
     """Of each direction: least and most mean, frames left out."""
-    return [tuple(each.values()) for each in watched.waits()]
+    return [tuple(wait.values()) for wait in watched.waits()]
 
 
 def test_lateness_is_summed_up_within_a_bin():

@@ -56,15 +56,15 @@ def test_programs_start_while_other_threads_work(host):
             subprocess.run(["true"], check=True)
 
     others = [threading.Thread(target=work) for _ in range(3)]
-    for each in others:
-        each.start()
+    for other in others:
+        other.start()
     try:
         for number in range(20):
             assert output_of(host, ["echo", str(number)]) == (0, f"{number}\n")
     finally:
         stop.set()
-        for each in others:
-            each.join()
+        for other in others:
+            other.join()
 
 
 def test_a_program_gets_its_input_environment_and_folder(host, tmp_path):

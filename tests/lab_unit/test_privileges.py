@@ -254,8 +254,8 @@ def test_under_sudo_no_folder_that_is_a_link_leads_root_out_of_a_runs_directory(
     os.chown(run, NOBODY, NOBODY)
     found = sandbox.result_of("pinning", {"run": str(run)})["found"]
     assert found == ["logs refused"] * 4 + ["events written"] * 4
-    assert [each.name for each in etc.rglob("*")] == ["run"]
-    written = {each.name for each in (reachable / "before" / "run" / "events").iterdir()}
+    assert [path.name for path in etc.rglob("*")] == ["run"]
+    written = {path.name for path in (reachable / "before" / "run" / "events").iterdir()}
     assert written == {"a.log", "a.jsonl", "a.json", "folder"}
 
 

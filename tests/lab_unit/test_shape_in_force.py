@@ -141,7 +141,9 @@ def test_packets_wait_in_the_queue_of_their_class(elsewhere, shaped, ethertype, 
             for _ in range(40):
                 opened.send(frame)
         assert full.value.errno == errno.ENOBUFS
-        queues = {each["handle"]: each for each in queue_statistics("a")}
+        queues = {
+            queue_statistic["handle"]: queue_statistic for queue_statistic in queue_statistics("a")
+        }
         waiting, kind = link_counters.waiting("a")
     used, other = ("11:", "12:") if first else ("12:", "11:")
     limit = TWO.priority_queue_bytes if first else TWO.queue_bytes
@@ -313,5 +315,5 @@ def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, 
         # The root can be replaced, too.
         replaced = ("qdisc", "replace", "dev", "b", "root", "handle", "2:", "pfifo")
         in_namespace(elsewhere, "tc", *replaced)
-        found = [changed_settings(*each) for each in netlink.changes(opened)]
+        found = [changed_settings(*change) for change in netlink.changes(opened)]
         assert (index, {"rate_bps": None}) in found

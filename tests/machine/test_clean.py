@@ -103,7 +103,7 @@ def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (out / "small" / f"{KEY}.attempt3").symlink_to(tmp_path / "elsewhere")
 
-    found = {str(each.path.relative_to(out)) for each in clean.stale_folders(out)}
+    found = {str(stale_folder.path.relative_to(out)) for stale_folder in clean.stale_folders(out)}
     assert found == set(stale)
     done = lab("clean", "--out", str(out), "--yes")
     assert done.returncode == 0, done
@@ -130,8 +130,10 @@ def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(tmp_p
         assert f"{partial.name}: interrupted" in explained.stdout
         assert "the command ended without a verdict" in explained.stdout
         assert "by running the script again" in explained.stdout
-    below = {each.path for each in clean.stale_folders(tmp_path / "out")}
-    assert below == {each.path for each in clean.stale_folders(partial)} == {partial}
+    below = {stale_folder.path for stale_folder in clean.stale_folders(tmp_path / "out")}
+    assert (
+        below == {stale_folder.path for stale_folder in clean.stale_folders(partial)} == {partial}
+    )
     done = lab("clean", str(partial), "--yes")
     assert done.returncode == 0, done
     assert not partial.exists()
@@ -142,7 +144,7 @@ def test_a_scripts_earlier_result_is_of_use_where_it_was_ok(tmp_path):
         (tmp_path / name).mkdir()
         run_directory.write_json(tmp_path / name / "config.json", {"adjustable": True})
         run_directory.write_json(tmp_path / name / "status.json", {"verdict": verdict})
-    found = [each.path.name for each in clean.stale_folders(tmp_path)]
+    found = [stale_folder.path.name for stale_folder in clean.stale_folders(tmp_path)]
     assert found == ["first.attempt2"]
 
 
@@ -173,7 +175,7 @@ def test_a_process_is_left_over_once_its_owner_is_gone():
         assert pid not in {each.pid for each in leftovers.find()}
         owner.kill()
     ours = [each for each in leftovers.find() if each.pid == pid]
-    assert [each.command for each in ours] == ["sleep 60"]
+    assert [our.command for our in ours] == ["sleep 60"]
     # The same number, but another process: nothing happens to it.
     stranger = leftovers.Leftover(pid=pid, started=ours[0].started + 1, command="sleep 60")
     assert leftovers.end([stranger]) == []

@@ -45,7 +45,7 @@ def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, in_proces
         archive.extractall(read)
 
     sums = dict(line.split("  ")[::-1] for line in (read / "SHA256SUMS").read_text().splitlines())
-    files = {str(each.relative_to(read)) for each in read.rglob("*") if each.is_file()}
+    files = {str(path.relative_to(read)) for path in read.rglob("*") if path.is_file()}
     assert files - sums.keys() == {"SHA256SUMS"}
     for name, digest in sums.items():
         assert hashlib.sha256((read / name).read_bytes()).hexdigest() == digest
@@ -63,10 +63,10 @@ def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, in_proces
     assert (read / "CITATION.cff").is_file()
     assert "numpy==" in (read / "environment" / "packages.txt").read_text()
     assert "torch==" in (read / "environment" / "pyproject.toml").read_text()
-    assert [each.read_text() for each in read.glob("code/*/mine.py")] == ["x = 1\n"]
-    left_out = {each for each in files if "/samples/" in each or "/pcap/" in each}
+    assert [path.read_text() for path in read.glob("code/*/mine.py")] == ["x = 1\n"]
+    left_out = {file for file in files if "/samples/" in file or "/pcap/" in file}
     assert left_out == set()
-    assert any(each.endswith("logs/server.log") for each in files)
+    assert any(file.endswith("logs/server.log") for file in files)
 
 
 def test_the_same_folder_gives_the_same_bytes(folder, tmp_path):

@@ -60,7 +60,9 @@ def test_the_sources_stay_the_same_in_a_commit_of_another_name(tmp_path: Path, m
     folders = ("testbed", "controllers", "topologies")
     repository(tmp_path, monkeypatch, {f"{folder}/file.py": folder for folder in folders})
     commit, sources = manifest.commit(), manifest.sources()
-    assert sources == {each: git(tmp_path, "rev-parse", f"HEAD:{each}") for each in sources or {}}
+    assert sources == {
+        source: git(tmp_path, "rev-parse", f"HEAD:{source}") for source in sources or {}
+    }
     assert len(sources or {}) == 3
     (tmp_path / "page.md").write_text("words")
     git(tmp_path, "add", "-A")

@@ -116,7 +116,9 @@ def model(path):
     batches = splits.batches(np.arange(64), 8, 1, 0)
     sgd = {"name": "sgd", "learning_rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     learner = Replica(found, dataset=data, batches=batches, optimiser=sgd)
-    learner.gradient(np.empty(sum(each.numel() for each in found.parameters()), dtype=np.float32))
+    learner.gradient(
+        np.empty(sum(parameter.numel() for parameter in found.parameters()), dtype=np.float32)
+    )
 
 
 rate = """\

@@ -35,7 +35,7 @@ def measure(out: Path, runs: list[experiment.Run], verdict: Any = "ok") -> None:
 
 def planned(out: Path) -> list[tuple[str, int]]:
     runs = read_json(out / "small" / "plan.json")["runs"]
-    return sorted((each["arm"], each["seed"]) for each in runs)
+    return sorted((run["arm"], run["seed"]) for run in runs)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_only_invalid_runs_are_tried_again_and_every_attempt_is_kept(
     ending(monkeypatch, *verdicts)
     out = tmp_path / "out"
     outcomes = list(runner.attempts(out, run, lambda record: None, retries=retries))
-    assert [each.verdict for each in outcomes] == executed
+    assert [outcome.verdict for outcome in outcomes] == executed
     kept = sorted((out / "small").glob("*.attempt*"))
     assert len(kept) == len(executed) - 1
     assert [read_json(each / "status.json")["verdict"] for each in kept] == executed[:-1]

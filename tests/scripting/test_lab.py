@@ -102,8 +102,8 @@ def test_a_unit_that_does_not_fit_is_refused():
 
 def test_anchors_of_impairments_do_not_count():
     anchors = [{"rounds": [7], "leg": "gather", "offset_s": 0.1}, {"at_s": [3], "duration_s": 1}]
-    for each in anchors:
-        assert lab_of(impairments=[HALF | each]) == lab_of(impairments=[HALF])
+    for anchor in anchors:
+        assert lab_of(impairments=[HALF | anchor]) == lab_of(impairments=[HALF])
 
 
 @pytest.mark.parametrize("wrong", [HALF, "loss", ["loss"]])

@@ -203,10 +203,10 @@ def test_many_programs_at_once_leave_no_file_open(host):
         found.append(host.run(["sh", "-c", f"exit {number}"]).returncode)
 
     threads = [threading.Thread(target=one, args=[number]) for number in range(20)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert sorted(found) == list(range(20))
     open_files.assert_none_since(before, within_s=30)
 
@@ -245,12 +245,12 @@ def test_a_program_ends_with_its_lab():
         if request["do"] == "watch":
             return {}, []
         sleeper = subprocess.Popen(["sleep", "0.2"])
-        copies = [os.dup(each) for each in files]
+        copies = [os.dup(file) for file in files]
 
         def end():
             sleeper.wait()
-            for each in copies:
-                os.close(each)
+            for copy in copies:
+                os.close(copy)
 
         threading.Thread(target=end).start()
         return {}, [os.pidfd_open(sleeper.pid)]

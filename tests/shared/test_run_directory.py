@@ -63,7 +63,7 @@ def test_a_run_whose_command_is_killed_after_the_verdict_is_finished_later(tmp_p
     assert place.verdict() == "invalid"
     assert place.finish_left_over()
     assert place.verdict() == "ok"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["key", "key.attempt1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["key", "key.attempt1"]
     assert not place.finish_left_over()
     killed_after_its_verdict(place, "interrupted")  # a full disk, or Ctrl-C before
     assert not place.finish_left_over()

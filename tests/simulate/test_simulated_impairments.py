@@ -41,10 +41,10 @@ class Scene:
             self.simulation, describe(topologies.parse(topology)), seed=1, delays_change=True
         )
         resolved = [
-            impairments.parameters_of(each["kind"])
-            .model_validate({"rounds": [0], **each} if "at_s" not in each else each)
+            impairments.parameters_of(entry["kind"])
+            .model_validate({"rounds": [0], **entry} if "at_s" not in entry else entry)
             .resolved(seed=1, rounds=rounds)
-            for each in entries
+            for entry in entries
         ]
         (folder / "events").mkdir()
         access = SimulatedAccess(
@@ -82,7 +82,7 @@ class Scene:
     @property
     def ended(self):
         records = [json.loads(line) for line in self._log.read_text().splitlines()]
-        return {each["name"]: each for each in records if each["action"] == "end"}
+        return {record["name"]: record for record in records if record["action"] == "end"}
 
 
 @pytest.mark.parametrize("length", [1, 16])
@@ -229,8 +229,13 @@ def test_a_trace_is_played_change_by_change(tmp_path):
     assert set(waited_ms[175:]) == {1 + 1.0}  # it is over after 0.3 s
     lines = (tmp_path / "events" / "traces.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    assert [each["made_s"] for each in records] == pytest.approx([1.0, 1.1, 1.2, 1.3])
-    assert [each["rate_bps"] for each in records] == [RATE_BPS, RATE_BPS // 2, RATE_BPS, RATE_BPS]
+    assert [record["made_s"] for record in records] == pytest.approx([1.0, 1.1, 1.2, 1.3])
+    assert [record["rate_bps"] for record in records] == [
+        RATE_BPS,
+        RATE_BPS // 2,
+        RATE_BPS,
+        RATE_BPS,
+    ]
 
 
 def test_a_delay_holds_for_a_while_in_one_direction_and_loses_and_reorders_nothing(tmp_path):

@@ -67,9 +67,9 @@ def test_workers_may_wake_up_late_and_do_so_alike_in_all_arms(chosen, tmp_path):
     def late_s(arm: str, *settings: str) -> list[list[float]]:
         (run,) = chosen(arm, "rounds=12", "impairments=[]", *settings)
         directory = executed(tmp_path / f"out{len(settings)}", run)
-        began_s = [each["gather_began_s"] for each in records(directory, "rounds.jsonl")]
+        began_s = [record["gather_began_s"] for record in records(directory, "rounds.jsonl")]
         sent = [
-            [each for each in records(directory, name) if each["role"] == "sender"]
+            [record for record in records(directory, name) if record["role"] == "sender"]
             for name in ("transfers-worker-1.jsonl", "transfers-worker-2.jsonl")
         ]
         return [
@@ -95,8 +95,8 @@ def test_a_host_does_not_drop_what_its_own_tcp_sends_and_a_switch_does(chosen, t
     directory = executed(tmp_path / "out", run)
     again = {"server": 0, "worker-1": 0}
     for name in again:
-        for each in records(directory, f"transfers-{name}.jsonl"):
-            again[name] += each["retransmitted_bytes"] * (each["role"] == "sender")
+        for record in records(directory, f"transfers-{name}.jsonl"):
+            again[name] += record["retransmitted_bytes"] * (record["role"] == "sender")
     assert again["server"] == 0 < again["worker-1"]
 
 

@@ -58,16 +58,16 @@ def test_without_tolerance_it_learns_what_one_process_learns(trained):
         found = torch.load(directory / f"weights-worker-{rank}.pt", weights_only=True)
         for name, tensor in found.items():
             assert torch.equal(tensor, expected()[name]), name
-    for each in records(directory, "training-worker-3.jsonl"):
-        assert each["compute_s"] == pytest.approx(0.5)
-        assert each["compute_overrun_s"] == 0
-        assert (each["accuracy"] is not None) == (each["round"] in (0, 2, 3))
+    for record in records(directory, "training-worker-3.jsonl"):
+        assert record["compute_s"] == pytest.approx(0.5)
+        assert record["compute_overrun_s"] == 0
+        assert (record["accuracy"] is not None) == (record["round"] in (0, 2, 3))
 
 
 def test_with_tolerance_it_learns_something_else_and_losses_are_measured(trained):
     directory = trained("lossy")
     effects = records(directory, "effects.jsonl")
-    assert [each["round"] for each in effects] == [0, 2, 3]
+    assert [effect["round"] for effect in effects] == [0, 2, 3]
     assert effects[1]["gathered"] != effects[0]["gathered"]
     found = torch.load(directory / "weights-worker-1.pt", weights_only=True)
     assert any(not torch.equal(tensor, expected()[name]) for name, tensor in found.items())
@@ -76,15 +76,15 @@ def test_with_tolerance_it_learns_something_else_and_losses_are_measured(trained
 def test_after_the_warm_up_chunks_that_go_once_are_spread_over_the_gradient(trained):
     directory = trained("timed")
     sent = [
-        each
-        for each in records(directory, "transfers-worker-2.jsonl")
-        if each["role"] == "sender" and each["leg"] == "gather"
+        record
+        for record in records(directory, "transfers-worker-2.jsonl")
+        if record["role"] == "sender" and record["leg"] == "gather"
     ]
     assert [each["chunks_sent"] for each in sent] == [sent[0]["chunk_count"]] * 4
     share = [each["chunks_received"] / each["chunk_count"] for each in sent]
     assert share[0] == 1
     assert share[1:] == pytest.approx([0.7] * 3, abs=0.15)
-    effects = {each["round"]: each for each in records(directory, "effects.jsonl")}
+    effects = {record["round"]: record for record in records(directory, "effects.jsonl")}
     assert effects[0]["gathered"]["relative_error"] < 1e-5
     # 8 workers lose 30 %: noise of 0.3 / 0.7 of each gradient's energy.
     assert 0.1 < effects[2]["gathered"]["relative_error"] < 1.0

@@ -146,9 +146,9 @@ def draw(seed, *, whole):
         }
         for number, rate_bps in enumerate(rates)
     ]
-    paths = [[each, _SOURCES + each % 2, _SOURCES + 2] for each in range(_SOURCES)]
+    paths = [[source, _SOURCES + source % 2, _SOURCES + 2] for source in range(_SOURCES)]
     gaps = [random.integers(0, 4 * size, _DATAGRAMS) for size in sizes]
-    times_s = [np.cumsum(each).astype(float) for each in gaps]
+    times_s = [np.cumsum(gap).astype(float) for gap in gaps]
     return Drawn(links=links, paths=paths, sizes=sizes, times_s=times_s)
 
 
@@ -157,7 +157,7 @@ class Fast:
 
     def __init__(self, drawn, length):
         self.simulation = Simulation()
-        self.links = [Link(self.simulation, **each) for each in drawn.links]
+        self.links = [Link(self.simulation, **link) for link in drawn.links]
         self._out: dict[tuple[int, int], float] = {}
         for source, times_s in enumerate(drawn.times_s):
             path = [self.links[place] for place in drawn.paths[source]]
@@ -181,7 +181,7 @@ class Fast:
 
 
 def slow(drawn):
-    links = [SlowLink(**each) for each in drawn.links]
+    links = [SlowLink(**link) for link in drawn.links]
     network = SlowNetwork()
     for source, times_s in enumerate(drawn.times_s):
         path = [links[place] for place in drawn.paths[source]]

@@ -95,12 +95,12 @@ def test_all_shortest_paths_are_found_the_flow_s_own_first_and_none_over_a_link_
     assert paths[0] == routes.path("worker-15", "server")
     cores = {node for hops in paths for _, node in hops if node.startswith("core-")}
     assert cores == {"core-1", "core-2", "core-3", "core-4"}
-    assert len(paths) == len({tuple(each) for each in paths}) == 4
+    assert len(paths) == len({tuple(path) for path in paths}) == 4
     for hops in paths:
         assert all(one[1] == two[0] for one, two in itertools.pairwise(hops))
     upper, core = next(hop for hop in paths[0] if hop[1].startswith("core-"))
     routes.set_link(upper, core, up=False)
     left = routes.paths("worker-15", "server")
-    assert sorted(left) == sorted(each for each in paths if (upper, core) not in each)
+    assert sorted(left) == sorted(path for path in paths if (upper, core) not in path)
     routes.set_link("edge-1-1", "server", up=False)
     assert routes.paths("worker-15", "server") == []

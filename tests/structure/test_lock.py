@@ -42,7 +42,7 @@ def entries(name: str) -> list[Entry]:
         Entry(
             Requirement(pin),
             re.findall(r"--hash=(\S+)", hashes),
-            {each.partition(" ")[0] for each in needed_by.split(", ")},
+            {part.partition(" ")[0] for part in needed_by.split(", ")},
         )
         for pin, hashes, needed_by in _ENTRY.findall(body + "\n")
     ]

@@ -56,9 +56,9 @@ def test_the_example_of_mininet_s_introduction_is_translated(tmp_path):
     assert topology.hosts() == ["server", "worker-1", "worker-2"]
     options = topology.link_options()
     assert list(options) == ["server--s1", "worker-1--s1", "worker-2--s1"]
-    for each in options.values():
+    for option in options.values():
         expected = {"rate_bps": 10_000_000, "delay_s": 0.005, "loss": 0.1, "queue_bytes": 150_000}
-        assert each.items() >= expected.items()
+        assert option.items() >= expected.items()
 
 
 def test_options_of_build_are_keys_of_the_experiment(tmp_path):

@@ -59,7 +59,7 @@ def test_a_clos_network_has_the_rates_of_its_oversubscription():
 def test_a_second_queue_is_told_where_there_is_one_and_changes_no_key_where_there_is_none():
     given = {"name": "leaf-spine", "workers": 3, "core": {"priority_queue_bytes": 60_000}}
     options = built(**given).link_options()
-    found = {name: each.get("priority_queue_bytes") for name, each in options.items()}
+    found = {name: option.get("priority_queue_bytes") for name, option in options.items()}
     assert found["leaf-1--spine-1"] == 60_000
     assert found["worker-1--leaf-2"] is None
     plain = topologies.parse({"name": "star"}).model_dump(mode="json")

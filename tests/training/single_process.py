@@ -36,7 +36,7 @@ def single_process_weights(
             gradients.append([each.numpy().copy() for each in found if each is not None])
         for number, parameter in enumerate(model.parameters()):
             mean = np.empty_like(gradients[0][number])
-            mean_into([each[number] for each in gradients], mean)
+            mean_into([gradient[number] for gradient in gradients], mean)
             parameter.grad = torch.from_numpy(mean)
         optimiser.step()
     return model.state_dict()

@@ -70,7 +70,7 @@ def test_glyphs_are_normalised_images_of_all_classes():
 def test_a_glyph_looks_more_like_its_own_class_than_like_others():
     dataset = datasets.load({**GLYPHS, "size": 2000})
     inputs, labels, tests, test_labels = everything(dataset)
-    means = torch.stack([inputs[labels == each].mean(dim=0) for each in range(36)]).flatten(1)
+    means = torch.stack([inputs[labels == index].mean(dim=0) for index in range(36)]).flatten(1)
     nearest = torch.cdist(tests.flatten(1), means).argmin(dim=1)
     assert float((nearest == test_labels).float().mean()) > 5 / 36
 

@@ -21,8 +21,8 @@ def through(gradients, received):
     """Each gradient is sent as its sender makes it, and what arrived is turned back."""
     filling = Hadamard()
     sent = [
-        LAYOUT.floats(filling.sender_memory(LAYOUT).payload(buffer_of(each, LAYOUT)))
-        for each in gradients
+        LAYOUT.floats(filling.sender_memory(LAYOUT).payload(buffer_of(gradient, LAYOUT)))
+        for gradient in gradients
     ]
     return estimate(filling, sent, received, LAYOUT).astype(np.float64)
 

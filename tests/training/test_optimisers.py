@@ -103,8 +103,8 @@ def trained(optimiser, gradients, **options):
     options = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, **options}
     found = optimisers.build(optimiser, [weight], **options)
     after = []
-    for each in gradients:
-        weight.grad = torch.tensor(each)
+    for gradient in gradients:
+        weight.grad = torch.tensor(gradient)
         found.step()
         after.append(weight.detach().clone())
     return torch.stack(after)

@@ -160,9 +160,9 @@ ALL = ["worker-1", "worker-2", "worker-3"]
 def gathered(whole):
     """Whose gradients each round averaged, as ranks."""
     found: dict[int, list[int]] = {}
-    for each in whole.events("transfers-server"):
-        if each["leg"] == "gather":
-            found.setdefault(each["round"], []).append(ALL.index(each["peer"]))
+    for event in whole.events("transfers-server"):
+        if event["leg"] == "gather":
+            found.setdefault(event["round"], []).append(ALL.index(event["peer"]))
     return [sorted(found[number]) for number in sorted(found)]
 
 
@@ -221,9 +221,9 @@ def test_measurements_go_on_without_a_lost_worker(tmp_path):
     whole = Whole(tmp_path, protocol=arm, rounds=8, on_worker_loss="continue", **settings)
     whole.deaths["worker-2"] = 3
     assert whole.run() == 0
-    for each in whole.events("effects"):
-        assert ("worker-2" in each["applied"]) is (each["round"] < 2)
-    assert {each["round"] for each in whole.events("congestion-worker-1")} <= set(range(8))
+    for event in whole.events("effects"):
+        assert ("worker-2" in event["applied"]) is (event["round"] < 2)
+    assert {event["round"] for event in whole.events("congestion-worker-1")} <= set(range(8))
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])

@@ -69,7 +69,7 @@ def there_and_back(protocol: str) -> bool:
 def rooms() -> set[str]:
     """What was imported of the project, as `testbed.ROOM`."""
     ours = {"testbed", "topologies", "controllers", "analysis"}
-    found = (each.split(".") for each in sys.modules)
+    found = (module.split(".") for module in sys.modules)
     return {".".join(each[:2]) for each in found if each[0] in ours}
 
 

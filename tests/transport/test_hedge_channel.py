@@ -50,8 +50,8 @@ def four_rounds(*lost):
     return {
         "right": serving.result(),
         "heard": heard,
-        "gained": [each["hedges_gained"] for each in facts],
-        "sent": [each["hedges_sent"] for each in facts],
+        "gained": [fact["hedges_gained"] for fact in facts],
+        "sent": [fact["hedges_sent"] for fact in facts],
     }
 
 

@@ -36,8 +36,8 @@ class Side:
         self.hedge.acknowledged(other.by_tcp)
 
     def take(self, datagrams, now_s):
-        for each in datagrams:
-            self.heard += self.hedge.from_datagram(each, now_s)
+        for datagram in datagrams:
+            self.heard += self.hedge.from_datagram(datagram, now_s)
 
 
 def pair():
@@ -113,9 +113,9 @@ def test_what_belongs_to_joining_is_never_hedged():
     server = Side()
     server.say(b"a key", 1.0)
     server.hedge.doubt(1.0)
-    assert all(b"key" not in each for each in server.hedge.datagrams(1.0))
+    assert all(b"key" not in datagram for datagram in server.hedge.datagrams(1.0))
     server.say(b"ready", 1.0)
-    assert {each[HEAD_BYTES:] for each in server.hedge.datagrams(1.0)} == {b"ready"}
+    assert {datagram[HEAD_BYTES:] for datagram in server.hedge.datagrams(1.0)} == {b"ready"}
 
 
 def test_a_peer_that_never_answers_is_hedged_with_more_copies_and_then_less_and_less():
@@ -186,9 +186,9 @@ def test_a_hedge_of_the_peer_restores_hope():
 
 def test_a_stream_that_leaves_too_much_undelivered_is_hedged_again_from_then_on():
     worker, _ = doubting(word=bytes((1 << 20) + 1))
-    assert [each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.01)] == [b""]
+    assert [datagram[HEAD_BYTES:] for datagram in worker.hedge.datagrams(1.01)] == [b""]
     worker.say(b"after", 1.02)
-    assert {each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.02)} == {b"after"}
+    assert {datagram[HEAD_BYTES:] for datagram in worker.hedge.datagrams(1.02)} == {b"after"}
 
 
 def test_what_is_said_in_trouble_goes_at_once_and_does_not_hurry_the_timer():
@@ -196,9 +196,9 @@ def test_what_is_said_in_trouble_goes_at_once_and_does_not_hurry_the_timer():
     worker.hedge.datagrams(1.01)
     again_s = worker.hedge.due_s
     worker.say(b"ack", 1.0105)
-    assert {each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.0105)} == {b"ack"}
+    assert {datagram[HEAD_BYTES:] for datagram in worker.hedge.datagrams(1.0105)} == {b"ack"}
     assert worker.hedge.due_s == again_s
-    assert {each[HEAD_BYTES:] for each in worker.hedge.datagrams(again_s)} == {b"worthack"}
+    assert {datagram[HEAD_BYTES:] for datagram in worker.hedge.datagrams(again_s)} == {b"worthack"}
 
 
 def test_no_piece_lies_further_ahead_than_the_peer_takes():
@@ -214,7 +214,7 @@ def test_a_peer_that_was_told_what_is_lacking_becomes_troubled_itself():
     server.hedge.doubt(1.003)
     worker.take(server.hedge.datagrams(1.003), 1.0031)
     assert worker.hedge.troubled
-    assert [each[HEAD_BYTES:] for each in worker.hedge.datagrams(1.0031)] == [b"worth"]
+    assert [datagram[HEAD_BYTES:] for datagram in worker.hedge.datagrams(1.0031)] == [b"worth"]
 
 
 def test_an_answer_to_a_hedge_is_hedged_and_asks_for_nothing():
@@ -222,7 +222,7 @@ def test_an_answer_to_a_hedge_is_hedged_and_asks_for_nothing():
     server.take(worker.hedge.datagrams(1.01), 1.011)
     server.say(b"ack", 1.0112)
     hedges = server.hedge.datagrams(1.0112)
-    assert [each[HEAD_BYTES:] for each in hedges] == [b"ack"]
+    assert [hedge[HEAD_BYTES:] for hedge in hedges] == [b"ack"]
     worker.take(hedges, 1.012)
     assert worker.heard == b"helloack"
     # It asks once more: the answer may have had more pieces.
@@ -284,7 +284,9 @@ def test_each_byte_is_heard_once_and_in_order_whatever_is_lost_doubled_or_overta
             if chance.random() < 0.02:
                 side.deliver(other, chance.randrange(1, 500))
             if side.hedge.due_s <= now_s:
-                sent = [each for each in side.hedge.datagrams(now_s) if chance.random() >= loss]
+                sent = [
+                    datagram for datagram in side.hedge.datagrams(now_s) if chance.random() >= loss
+                ]
                 sent += [each for each in sent if chance.random() < 0.1]
                 chance.shuffle(sent)
                 other.take(sent, now_s)
@@ -302,7 +304,7 @@ def test_a_replayed_hedge_is_neither_answered_nor_news():
     recorded = worker.hedge.datagrams(1.01)
     server.take(recorded, 1.011)
     assert server.hedge.datagrams(1.011)
-    newer = [each for n in range(20) for each in worker.hedge.datagrams(1.1 + n)]
+    newer = [datagram for n in range(20) for datagram in worker.hedge.datagrams(1.1 + n)]
     server.take(recorded * 3, 1.2)
     assert server.hedge.datagrams(1.2) == []
     server.take(newer, 30.0)

@@ -259,7 +259,7 @@ def test_what_came_early_moves_to_its_buffer_and_the_rest_follows_it(hot_path):
 def test_a_batch_of_one_transfer_is_told_from_one_of_several(hot_path, transfer):
     layout = layout_of(31)
     frames = np.zeros((3, 40), dtype=np.uint8)[:, :32]  # a trailer lies between the rows
-    frames[:] = batch(layout, [(each, each, transfer, each, each) for each in range(3)])
+    frames[:] = batch(layout, [(index, index, transfer, index, index) for index in range(3)])
     assert hot_path.transfer_of(frames) == transfer
     assert hot_path.transfer_of(frames[:1]) == transfer
     frames[2, 11] ^= 1

@@ -86,8 +86,8 @@ def refuse(udp, failures, *, segmented_only=False):
 def test_several_batches_come_out_of_one_receive_but_not_any_number(pair):
     one, two = pair
     frames = [batch(44, seed) for seed in range(40)]
-    for each in frames:
-        one.send(each)
+    for frame in frames:
+        one.send(frame)
     rows, drained = two.receive()
     assert (44 if udp_socket.LIBRARY else 1) < len(rows) < 40 * 44
     assert not drained

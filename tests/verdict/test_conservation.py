@@ -180,7 +180,7 @@ def test_of_two_queues_below_a_second_shaper_no_drop_counts_twice():
 def test_a_leak_shows_where_it_is(after, where, unexplained):
     found = books(packets=5000, **after)
     shares = {f"{each.link} from {each.sender}": each.share for each in found.links}
-    shares |= {f"switch {each.switch}": each.share for each in found.switches}
+    shares |= {f"switch {switch.switch}": switch.share for switch in found.switches}
     assert shares[where] == found.worst()[0] == pytest.approx(unexplained / 5000, rel=0.01)
 
 

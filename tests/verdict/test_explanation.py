@@ -23,7 +23,7 @@ def ended(folder, verdict, reason="", gates=(), name="dblp-s1-0123456789", logs=
     (directory / "logs").mkdir(parents=True)
     for log, text in (logs or {}).items():
         (directory / "logs" / f"{log}.log").write_text(text)
-    records = [each.as_json() for each in gates]
+    records = [gate.as_json() for gate in gates]
     run_directory.write_status(directory, verdict, reason, gates=records)
     return directory
 

@@ -40,7 +40,7 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
     assert busy_waited.mean_s > 0.0005
     assert idle_waited.mean_s < 0.0005
     assert 1.2 < found.duration_s < 30
-    assert {each.processor for each in found.stalls} == os.sched_getaffinity(0)
+    assert {stall.processor for stall in found.stalls} == os.sched_getaffinity(0)
 
 
 def test_a_kernel_that_counts_no_time_or_forgets_its_pressure_gives_no_share(monkeypatch):
@@ -123,4 +123,4 @@ def test_a_processor_that_stands_still_is_found_with_the_time(monkeypatch):
     # It is found; a busy machine may add to it, and may be slow to come to it.
     assert 0.05 <= stalls[still].longest_s < 0.5
     assert 0.02 < stalls[still].at_s < 0.5
-    assert all(each.looks > 10 for each in stalls.values())
+    assert all(stall.looks > 10 for stall in stalls.values())

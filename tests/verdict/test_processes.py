@@ -36,7 +36,7 @@ def test_workers_that_share_a_process_are_sampled_by_their_threads(tmp_path, sam
     ) as shared:
         assert shared.stdout is not None and shared.stdin is not None
         numbers = shared.stdout.readline().split()
-        hosts = {f"h{rank}": {"pid": int(each)} for rank, each in enumerate(numbers, 1)}
+        hosts = {f"h{rank}": {"pid": int(number)} for rank, number in enumerate(numbers, 1)}
         sampler = ProcessSampler(tmp_path, hosts, {"training": os.getpid()})
         sampler._ignored.clear()  # here they are the workers as well
         for _ in range(8):

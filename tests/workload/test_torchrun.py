@@ -39,7 +39,7 @@ def programs(run: Any) -> list[dict[str, Any]]:
 
 
 def told(run: Any) -> dict[str, Any]:
-    (text,) = {each["environment"]["BOUNDED_LOSS"] for each in programs(run)}
+    (text,) = {program["environment"]["BOUNDED_LOSS"] for program in programs(run)}
     return dict(json.loads(text))
 
 
@@ -87,9 +87,11 @@ def test_arms_swap_the_hook_and_its_settings(tmp_path: Path) -> None:
     assert told(gloo) == {"hook": "gloo"}
     assert told(power) == {"hook": "powerSGD", "rank": 4}
     assert programs(gloo)[0]["run"][3:] == []
-    controls = [{each["congestion_control"] for each in programs(run)} for run in (ours, gloo)]
+    controls = [
+        {program["congestion_control"] for program in programs(run)} for run in (ours, gloo)
+    ]
     assert controls == [{None}, {"cubic"}]
-    assert not any("may_be_killed" in each for each in programs(ours))
+    assert not any("may_be_killed" in program for program in programs(ours))
     # A loss hits each arm's data and spares our control messages.
     assert ours.config()["workload"]["data_ports"] == [47000, 47999]
     assert gloo.config()["workload"]["data_ports"] == [32768, 60999]
@@ -122,7 +124,7 @@ def test_an_arm_may_go_on_without_late_and_without_lost_ranks(tmp_path: Path) ->
     given = {"collective": "server", "late_share": 0.05, "min_ranks": 2}
     (run,) = load(tmp_path, arms={"patient": given})
     assert told(run) == {**OURS, **given}
-    assert [each.get("may_be_killed", False) for each in programs(run)] == [False, True, True]
+    assert [program.get("may_be_killed", False) for program in programs(run)] == [False, True, True]
 
 
 def test_a_changed_script_is_another_run_and_another_folder_the_same(tmp_path: Path) -> None:

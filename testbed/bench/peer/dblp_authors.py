@@ -63,7 +63,7 @@ class DblpAuthors(Adapter):
         except (SyntaxError, ValueError, OSError) as error:
             raise UnfitError(f"{checkout}/mlt.py: cannot be read: {error}") from None
         defined = {
-            node.name: [each.arg for each in node.args.args]
+            node.name: [arg.arg for arg in node.args.args]
             for node in tree.body
             if isinstance(node, ast.FunctionDef)
         }

@@ -189,6 +189,6 @@ class RelayReport:
         """The record in `delay.json`; directed links as {link, from}."""
         return asdict(self) | {
             "worst": None if self.worst is None else directed(self.worst),
-            "delays": [directed(each) for each in self.delays],
-            "directions": [directed(each) for each in self.directions],
+            "delays": [directed(delay) for delay in self.delays],
+            "directions": [directed(direction) for direction in self.directions],
         }

@@ -98,9 +98,9 @@ def report(middles: Sequence[Middle]) -> tuple[list[DirectionDelay], list[Direct
         text = run(["tc", "-s", "-j", "actions", "list", "action", "mirred"])
         # A long list comes in several parts.
         actions = [each for part in json.loads(text) for each in part.get("actions", ())]
-        handed = {each["to_dev"]: each["stats"] for each in actions}
+        handed = {action["to_dev"]: action["stats"] for action in actions}
         text = run(["tc", "-s", "-j", "qdisc", "show"])
-        queues = {each["dev"]: each for each in json.loads(text) if each["kind"] == "netem"}
+        queues = {load["dev"]: load for load in json.loads(text) if load["kind"] == "netem"}
         ways = [
             (middle, way, sink)
             for middle in middles

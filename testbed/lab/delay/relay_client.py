@@ -158,8 +158,8 @@ def document(network: Mapping[str, Any]) -> dict[str, Any]:
         middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]
         delays, directions = netem.report(middles)
         return common | {
-            "delays": [directed(each) for each in delays],
-            "directions": [directed(each) for each in directions],
+            "delays": [directed(delay) for delay in delays],
+            "directions": [directed(direction) for direction in directions],
         }
     with closing(RelayClient(network["relay_socket"])) as client:
         return common | client.report()

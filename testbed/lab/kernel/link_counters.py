@@ -121,7 +121,7 @@ def _interfaces(text: str) -> dict[str, InterfaceCounters]:
     found = {}
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")
-        values = [int(each) for each in numbers.split()]
+        values = [int(part) for part in numbers.split()]
         found[name.strip()] = InterfaceCounters(
             received=values[1], receive_drops=values[3], sent=values[9], send_drops=values[11]
         )

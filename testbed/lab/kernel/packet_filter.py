@@ -49,7 +49,7 @@ def egress_chains(table: str, interfaces: Iterable[str], *rules: str) -> Iterato
             f"add chain {chain} "
             f'{{ type filter hook egress device "{name}" priority 0 ; policy accept ; }}'
         )
-        yield from (f"add rule {chain} {each.format(interface=name)}" for each in rules)
+        yield from (f"add rule {chain} {rule.format(interface=name)}" for rule in rules)
 
 
 # Elements of a set in one message: an ordinary user's socket sends 8000, and 65 536 are refused.
@@ -91,7 +91,7 @@ class _ArrivalTable:
         self.run = Nftables(pid).run
         self.run(
             f"create table {self.name}",
-            *(f"add counter {self.name} {each}" for each in counters),
+            *(f"add counter {self.name} {counter}" for counter in counters),
             f"add chain {self.name} arriving "
             f'{{ type filter hook ingress device "{interface}" priority 0 ; policy accept ; }}',
         )

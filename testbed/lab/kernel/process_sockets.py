@@ -54,7 +54,7 @@ def listens(pid: int) -> bool:
     """Whether a process, or one of its session, listens on TCP, or has a bound socket of UDP."""
     waiting = set(_waiting(pid))
     members = process_status.session(pid) if waiting else ()
-    return any(not waiting.isdisjoint(_inodes(each)) for each in members)
+    return any(not waiting.isdisjoint(_inodes(member)) for member in members)
 
 
 def _waiting(pid: int) -> Iterator[str]:

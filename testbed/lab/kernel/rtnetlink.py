@@ -244,7 +244,7 @@ def two_classes(interface: Interface, *, quantum_bytes: int, dscp: int) -> list[
         found.append(Message(_NEW_CLASS, _CREATE, body, f"class {priority} of {interface.name}"))
     # The first 32 bits of a packet have its version and its DSCP, at other places in IPv6.
     versions = ((0xF0FC0000, 4 << 28 | dscp << 18), (0xFFC00000, 6 << 28 | dscp << 22))
-    found += [_u32(interface, number, *each) for number, each in enumerate(versions, 1)]
+    found += [_u32(interface, number, *version) for number, version in enumerate(versions, 1)]
     return found
 
 

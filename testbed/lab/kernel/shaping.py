@@ -43,7 +43,7 @@ class LinkShape:
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> LinkShape:
         """The shape of each direction of a link in the lab's description."""
-        settings: dict[str, Any] = {each.name: link.get(each.name) for each in fields(cls)}
+        settings: dict[str, Any] = {field.name: link.get(field.name) for field in fields(cls)}
         return cls(**settings)
 
     @property

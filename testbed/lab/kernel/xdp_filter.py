@@ -230,8 +230,8 @@ def missing() -> str | None:
         descriptors = _load()
     except CommandError as error:
         return str(error)
-    for each in descriptors:
-        os.close(each)
+    for descriptor in descriptors:
+        os.close(descriptor)
     return None
 
 

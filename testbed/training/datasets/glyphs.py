@@ -105,10 +105,10 @@ def _has_all(path: Path, characters: str) -> bool:
     try:
         with TTFont(path, lazy=True, fontNumber=0) as font:
             covered = font.getBestCmap() or {}
-        if any(ord(each) not in covered for each in characters):
+        if any(ord(character) not in covered for character in characters):
             return False
         drawn = ImageFont.truetype(str(path), 24, layout_engine=ImageFont.Layout.BASIC)
-        masks = [drawn.getmask(each) for each in characters]
+        masks = [drawn.getmask(character) for character in characters]
     except (OSError, TTLibError):
         return False
     distinct = {(mask.size, bytes(mask)) for mask in masks}
@@ -127,7 +127,7 @@ def _render(parameters: Parameters, fonts: Sequence[Path]) -> cache.Arrays:
     labels = random.permutation(np.arange(count) % classes)
     chosen_fonts = random.integers(len(fonts), size=count)
     transforms = _transforms(random, count, parameters.rotation_degrees)
-    drawings = [[_draw(path, each) for each in parameters.characters] for path in fonts]
+    drawings = [[_draw(path, character) for character in parameters.characters] for path in fonts]
     images = np.empty((count, 1, side, side), dtype=np.uint8)
     for index in range(count):
         drawing = drawings[chosen_fonts[index]][labels[index]]

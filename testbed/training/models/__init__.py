@@ -105,8 +105,8 @@ def layer_map(
         "model": name,
         "classes": classes,
         "shape": list(shape),
-        "sources": {each.name: cache.file_digest(each) for each in sorted(sources)},
-        **{each: _version(each) for each in _PACKAGES},
+        "sources": {source.name: cache.file_digest(source) for source in sorted(sources)},
+        **{package: _version(package) for package in _PACKAGES},
     }
 
     def as_arrays() -> cache.Arrays:

@@ -176,7 +176,7 @@ class Slowest:
         lower = sorted(number for number in self._took if number < transfer)
         sure = max(0, len(lower) - self._unsure)
         under_way = min(
-            (min(each.receivers, default=transfer) for each in self._sides), default=transfer
+            (min(side.receivers, default=transfer) for side in self._sides), default=transfer
         )
         return [
             self._took[number]

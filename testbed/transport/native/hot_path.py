@@ -76,7 +76,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     for name, result, arguments in _FUNCTIONS:
         if (function := getattr(library, name, None)) is not None:  # some are of Linux alone
             function.restype = _KINDS[result]
-            function.argtypes = [_KINDS[each] for each in arguments]
+            function.argtypes = [_KINDS[argument] for argument in arguments]
     return library, ""
 
 

@@ -76,16 +76,16 @@ class RunningLab:
     def host(self, name: str) -> int:
         """A thread in a host's network namespace. Its interface is `NAME-eth0`."""
         threads = Path(f"/proc/{self.process('testbed.run.supervisor').pid}/task").iterdir()
-        (found,) = (each for each in threads if (each / "comm").read_text().strip() == name)
+        (found,) = (thread for thread in threads if (thread / "comm").read_text().strip() == name)
         return int(found.name)
 
     def trainer(self, host: str) -> psutil.Process:
         """The process that trains in a host."""
         network = Path(f"/proc/{self.host(host)}/ns/net").stat().st_ino
         (found,) = (
-            each
-            for each in psutil.Process(self._command.pid).children(recursive=True)
-            if Path(f"/proc/{each.pid}/ns/net").stat().st_ino == network
+            child
+            for child in psutil.Process(self._command.pid).children(recursive=True)
+            if Path(f"/proc/{child.pid}/ns/net").stat().st_ino == network
         )
         return found
 

@@ -153,7 +153,7 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
     named = set(unmet["where"].split(", "))
     assert named == {"idle-loss", "idle-police", "idle-blackout", "idle-queue"}
     assert unmet["value"] == 4
-    real = [each for each in results.events("impairments") if each["name"] == "real"]
+    real = [event for event in results.events("impairments") if event["name"] == "real"]
     assert [each["action"] for each in real] == ["begin", "end"]
     assert real[-1]["met"] > 0  # so the gate judged it, too, and did not name it
 
