@@ -1,14 +1,14 @@
 """A repair: selective acknowledgements, but lost chunks wait until all others are sent.
 
 `repair: ./own_repair.py`. It changes one choice of the built-in `selective`; a repair from scratch
-has two halves of its own, see `testbed/transport/policies/repair/passes.py`.
+has two halves of its own, see `testbed/transport/repair/passes.py`.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.transport.policies.repair import Selective
-from testbed.transport.policies.repair.selective import SelectiveSender
+from testbed.transport.repair import Selective
+from testbed.transport.repair.selective import SelectiveSender
 
 
 class LostLastSender(SelectiveSender):

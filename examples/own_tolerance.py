@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 
 from testbed.transport import PayloadLayout, Progress, StopRule, StopRuleFactory, TolerancePolicy
-from testbed.transport.core.tolerance import check_tolerance, required_chunks
+from testbed.transport.tolerance import check_tolerance, required_chunks
 
 
 @dataclass(frozen=True, kw_only=True)

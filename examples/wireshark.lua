@@ -5,7 +5,7 @@
 --   wireshark -X lua_script:examples/wireshark.lua server.pcap
 --
 -- Filters: bl_data.transfer == 28, bl_control.type == "STOP", bl_control.arrived < 10, ...
--- The formats are those of testbed/transport/core: wire.py, messages.py and hedging.py. Other ports are
+-- The formats are those of testbed/transport: wire.py, messages.py and hedging.py. Other ports are
 -- chosen in Wireshark with "Decode As". Over TLS the control connection shows as what it is: not readable.
 
 local VERSION = 4

@@ -28,7 +28,7 @@ from testbed.run import simulating
 from testbed.shared import jsonl
 from testbed.shared.run_directory import RunDirectory
 from testbed.shared.yaml_input import InputError
-from testbed.transport import protocols
+from testbed.transport import presets
 
 CANDIDATES = tuple(0.001 * 2**power for power in range(1, 9))
 SEEDS = (1001, 1002, 1003)  # that no experiment of the lab uses
@@ -89,7 +89,7 @@ def _undisturbed(run: Run, rate: float) -> Record:
     protocol = {**config["protocol"], "congestion_control": "fixed"}
     if protocol["carrier"] != "udp":  # what is simulated
         protocol["congestion_control"] = "cubic"
-        protocol = protocol if "keep" in protocol else dict(protocols.preset("none").describe())
+        protocol = protocol if "keep" in protocol else dict(presets.preset("none").describe())
     config |= {"training": training, "protocol": protocol, "impairments": []}
     return config | {"topology": star | {"rate_bps": 1_000_000_000, "queue_bytes": 4_000_000}}
 

@@ -28,8 +28,8 @@ from scapy.layers.inet import TCP, UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 
 from testbed.transport import EndpointConfig
-from testbed.transport.core.messages import HEADER, HEADER_BYTES, VERSION, MessageType
-from testbed.transport.core.wire import CHUNK_BITS, DATA_PORTS, datagram_dtype
+from testbed.transport.messages import HEADER, HEADER_BYTES, VERSION, MessageType
+from testbed.transport.wire import CHUNK_BITS, DATA_PORTS, datagram_dtype
 
 _BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}
 

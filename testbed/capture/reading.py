@@ -15,8 +15,8 @@ from scapy.utils import PcapReader
 from testbed.capture.layers import Control, Datagram, HedgeLayer, PortRange
 from testbed.shared.input_error import InputError
 from testbed.transport import EndpointConfig, Leg
-from testbed.transport.core.messages import HELLO, VERSION, MessageType
-from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.messages import HELLO, VERSION, MessageType
+from testbed.transport.wire import DATA_PORTS
 
 _OF_A_TRANSFER = {
     *(MessageType.PROBE, MessageType.BITMAP, MessageType.LATE_BITMAP, MessageType.STOP),

@@ -16,7 +16,7 @@ from testbed.ddp.steps import Scaler, Steps
 from testbed.shared.input_error import InputError, shown
 from testbed.training.detector import Detector
 from testbed.transport import ProtocolConfig
-from testbed.transport.core.connection_settings import LeaveOut
+from testbed.transport.settings import LeaveOut
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from testbed.transport import (
     PeerLost,
     TransferReport,
 )
-from testbed.transport.core.tolerance import StopRule, StopRuleFactory
+from testbed.transport.tolerance import StopRule, StopRuleFactory
 
 SERVER = "server"
 # So often a lost peer is looked for while others still move.

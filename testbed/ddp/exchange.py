@@ -13,7 +13,7 @@ from testbed.ddp.rendezvous import Rendezvous
 from testbed.ddp.residuals import Residual
 from testbed.ddp.settings import Settings
 from testbed.transport import EndpointConfig
-from testbed.transport.core.wire import U32_MAX
+from testbed.transport.wire import U32_MAX
 
 # For a late rank's last mean; an end that has failed is over at once.
 _JOIN_S = 60.0

@@ -10,8 +10,7 @@ import statistics
 from collections import defaultdict, deque
 
 from testbed.transport import PayloadLayout
-from testbed.transport.core.tolerance import Progress, StopRule, StopRuleFactory
-from testbed.transport.policies.tolerance import Fixed
+from testbed.transport.tolerance import Fixed, Progress, StopRule, StopRuleFactory
 
 # Parts that are remembered, and the fewest before one can be late. The share counts in the first.
 WINDOW = 100

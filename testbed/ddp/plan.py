@@ -8,7 +8,7 @@ import torch
 from testbed.ddp.settings import Collective, difference
 from testbed.shared.input_error import InputError
 from testbed.transport import PayloadLayout
-from testbed.transport.core.layout import ELEMENT_BYTES
+from testbed.transport.layout import ELEMENT_BYTES
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

@@ -21,10 +21,9 @@ from testbed.shared.version import version
 from testbed.training.detector import Detector, GradientNorm
 from testbed.training.filling import FILLINGS, Filling
 from testbed.transport import Leg, ProtocolConfig, preset
-from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.core.tolerance import StopRuleFactory
-from testbed.transport.core.wire import check_chunk_bytes
-from testbed.transport.policies.tolerance import PerLayer
+from testbed.transport.settings import LeaveOut
+from testbed.transport.tolerance import PerLayer, StopRuleFactory
+from testbed.transport.wire import check_chunk_bytes
 
 Collective = Literal["sharded", "server"]
 Mode = Literal["bounded", "reliable", "local"]

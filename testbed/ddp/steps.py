@@ -30,7 +30,7 @@ from testbed.shared.input_error import InputError
 from testbed.training.detector import Observation
 from testbed.training.vectors import mean_into
 from testbed.transport import PeerLost
-from testbed.transport.core.wire import U32_MAX
+from testbed.transport.wire import U32_MAX
 
 # DDP makes its buckets anew once, after the first step. So the second step's are those that stay.
 _KNOWN_AFTER = 2

@@ -28,8 +28,8 @@ from testbed.shared.named_sections import all_sections
 from testbed.shared.registry import Registry
 from testbed.training.filling import FILLINGS
 from testbed.training.models import MODELS
-from testbed.transport.policies.tolerance import POLICIES
-from testbed.transport.protocols import REGISTRIES
+from testbed.transport.presets import REGISTRIES
+from testbed.transport.tolerance import POLICIES
 from testbed.verdict.explanation import MEANINGS
 from testbed.verdict.gates import GATES, GateEntry
 

@@ -23,9 +23,9 @@ from testbed.shared.problems import optional
 from testbed.shared.registry import did_you_mean
 from testbed.shared.section import Section
 from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
-from testbed.transport import Leg, protocols
-from testbed.transport.policies.tolerance import Fixed
-from testbed.transport.protocols import REGISTRIES, ProtocolConfig
+from testbed.transport import Leg, presets
+from testbed.transport.presets import REGISTRIES, ProtocolConfig
+from testbed.transport.tolerance import Fixed
 from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")
@@ -94,13 +94,13 @@ class Arm(AnyArm):
 
     def resolved_filling(self) -> dict[str, str]:
         """The filling of each leg as text."""
-        presets = PRESET_FILLINGS.get(self.protocol, {})
-        return {leg: text or presets.get(leg, DEFAULT_FILLING) for leg, text in self.filling}
+        fillings = PRESET_FILLINGS.get(self.protocol, {})
+        return {leg: text or fillings.get(leg, DEFAULT_FILLING) for leg, text in self.filling}
 
     def resolved(self) -> ProtocolConfig:
         """The transport's configuration."""
         changes = self.model_extra or {}
-        return protocols.preset(self.protocol, **changes)
+        return presets.preset(self.protocol, **changes)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -130,7 +130,7 @@ class Arm(AnyArm):
     @model_validator(mode="after")
     def _is_a_known_protocol(self) -> Arm:
         try:
-            valid = [*protocols.settings(self.protocol), "filling", "learning_rate"]
+            valid = [*presets.settings(self.protocol), "filling", "learning_rate"]
         except ValueError as error:
             raise ValueError(f"protocol: {error}") from None
         if unknown := [key for key in self.model_extra or {} if key not in valid]:
@@ -179,7 +179,7 @@ class Arm(AnyArm):
         """What is wrong with a setting by itself, whatever the others are."""
         for key, value in (self.model_extra or {}).items():
             try:
-                protocols.preset(self.protocol, **{key: value})
+                presets.preset(self.protocol, **{key: value})
             except (TypeError, ValueError) as error:
                 problem = problems.of_message(str(error))
                 if problem.place[:1] == (key,):

@@ -20,7 +20,7 @@ from testbed.experiment.files import Point
 from testbed.shared import own_code, yaml_input
 from testbed.shared.registry import one_of
 from testbed.shared.yaml_input import InputError
-from testbed.transport.protocols import REGISTRIES
+from testbed.transport.presets import REGISTRIES
 
 MARK = "@"
 _DEFAULT = "default"  # stands for a setting of the file that the changed arm does not have

@@ -21,8 +21,7 @@ from testbed.lab import paths
 from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
 from testbed.training import datasets, models, pace
-from testbed.transport import Leg, PayloadLayout
-from testbed.transport.core import wire
+from testbed.transport import Leg, PayloadLayout, wire
 from testbed.transport.net.tcp import compression_of
 
 _LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores

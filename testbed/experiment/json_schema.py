@@ -20,17 +20,17 @@ from testbed.shared.named_sections import Schema, name_schema, when
 from testbed.training.filling import FILLINGS
 from testbed.training.models import BUILDERS
 from testbed.training.optimisers import OPTIMISERS
-from testbed.transport import protocols
-from testbed.transport.policies.order import ORDERS
-from testbed.transport.policies.tolerance import Fixed
-from testbed.transport.protocols import REGISTRIES, ProtocolConfig
+from testbed.transport import presets
+from testbed.transport.order import ORDERS
+from testbed.transport.presets import REGISTRIES, ProtocolConfig
+from testbed.transport.tolerance import Fixed
 from testbed.workload.settings import ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
 
 # The bounds of an arm's numbers without a unit: of a share that may be whole, of a count, others.
 _WHOLE_SHARES = ("floor", "share", "at_most", "keep", "quantile", "wait")
 _FROM_ONE = ("within_rounds", "warm_up", "patience")
-_PROTOCOL: Schema = {"anyOf": [{"enum": list(protocols.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
+_PROTOCOL: Schema = {"anyOf": [{"enum": list(presets.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
 
 
 def build() -> Schema:
@@ -52,7 +52,7 @@ def build() -> Schema:
     of_script["properties"]["protocol"].pop("anyOf")
     of_script["properties"]["protocol"] |= _PROTOCOL
     # Which keys its hook and its protocol have, `plan` says.
-    known = {key: True for name in protocols.PRESETS for key in protocols.settings(name)}
+    known = {key: True for name in presets.PRESETS for key in presets.settings(name)}
     of_script["properties"] = {**known, **of_script["properties"]}
     definitions["TorchrunArm"] = of_script | {"additionalProperties": False}
     definitions.pop("AnyArm", None)
@@ -135,7 +135,7 @@ def with_unit(unit: units.Unit) -> Schema:
 
 def _setting(protocol: str, key: str) -> Schema:
     """The schema of one key of an arm, as this protocol understands it."""
-    preset, unit = protocols.preset(protocol), units.of(key)
+    preset, unit = presets.preset(protocol), units.of(key)
     if key == "congestion_control" and preset.carrier == "tcp":
         schema: Schema = {"type": "string", "pattern": r"^\w+$"}
     elif key in REGISTRIES:
@@ -143,7 +143,7 @@ def _setting(protocol: str, key: str) -> Schema:
     elif unit is not None:
         schema = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
     else:
-        hints = get_type_hints(ProtocolConfig) | get_type_hints(protocols.PRESETS[protocol])
+        hints = get_type_hints(ProtocolConfig) | get_type_hints(presets.PRESETS[protocol])
         schema = TypeAdapter(hints[key]).json_schema()
         for form in schema.get("anyOf", [schema]):
             if form.get("type") in ("number", "integer"):
@@ -163,9 +163,9 @@ def _bounds(key: str) -> Schema:
 
 def _defaults(protocol: str) -> dict[str, Any]:
     """The keys of a protocol's arm with their defaults; texts for what is chosen by text."""
-    own = protocols.parameters(protocol)
-    parameters = inspect.signature(protocols.PRESETS[protocol]).parameters
-    chosen = protocols.preset(protocol)
+    own = presets.parameters(protocol)
+    parameters = inspect.signature(presets.PRESETS[protocol]).parameters
+    chosen = presets.preset(protocol)
     shared = chosen.describe()
     if chosen.carrier == "udp":
         shared |= {"control": chosen.control, "marks": chosen.marks}
@@ -180,17 +180,17 @@ def _arm(described: Schema) -> Schema:
         "learning_rate": described["learning_rate"],
     }
     rules = []
-    for name in protocols.PRESETS:
+    for name in presets.PRESETS:
         named: Schema = {"const": name}
         if name == "tcp":  # tcp-cubic, tcp-bbr, ... are tcp with that congestion control
             named = {"type": "string", "pattern": r"^tcp(-\w+)?$"}
         defaults = _defaults(name)
         keys = {
             key: {**_setting(name, key), **({"default": defaults[key]} if key in defaults else {})}
-            for key in protocols.settings(name)
+            for key in presets.settings(name)
         }
         section = {
-            "description": docstrings.first_paragraph(protocols.PRESETS[name]),
+            "description": docstrings.first_paragraph(presets.PRESETS[name]),
             "properties": {"protocol": True, **common, **keys},
             "additionalProperties": False,
         }

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, SkipValidation
 from testbed.experiment.files import DEFAULT_PROFILE
 from testbed.experiment.schema import Experiment
 from testbed.training import prerequisites
-from testbed.transport.protocols import ProtocolConfig
+from testbed.transport.presets import ProtocolConfig
 from testbed.verdict.gates import Limits
 from testbed.workload.settings import Programs
 

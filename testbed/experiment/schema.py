@@ -33,9 +33,9 @@ from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.prerequisites import Need
 from testbed.training.settings import Training
-from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.net import path_mtu
-from testbed.transport.protocols import REGISTRIES
+from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
+from testbed.transport.presets import REGISTRIES
 from testbed.verdict.gates import Limits
 from testbed.workload.settings import AnyArm, BuiltIn, Name, Programs, ProgramsArm
 from testbed.workload.torchrun import FIRST_WITH_LEGS, AnyWorkload, Torchrun, TorchrunArm

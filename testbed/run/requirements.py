@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from controllers import impairments
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
+from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.net.tcp import available_congestion_controls
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
 from testbed.workload import commands
 from topologies.settings import MOST_LAB_WORKERS
 

@@ -34,7 +34,7 @@ from testbed.training import server, worker
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext, Surroundings
 from testbed.training.vectors import SharedVectors
-from testbed.transport.policies.order import ORDERS
+from testbed.transport.order import ORDERS
 from testbed.verdict.gate import Gate, judge, reasons
 
 _MOST_EVENTS = 10**12

@@ -22,7 +22,7 @@ from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.messages import PROGRAMS, TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.shared.unlinked import open_file
-from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.wire import DATA_PORTS
 from testbed.verdict import congestion_read_back
 from testbed.workload import commands, markers
 from testbed.workload.markers import MarkerSocket, Rounds

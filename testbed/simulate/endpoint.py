@@ -17,27 +17,25 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.party import Party, link_up
 from testbed.simulate.tasks import Signal, Tasks
 from testbed.simulate.way import Way
-from testbed.transport.core.connection import Connection, ConnectionState
-from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.errors import PeerLost
-from testbed.transport.core.events import Announced, Event, PeerGone, TransferDone, TransferReport
-from testbed.transport.core.hot_path import HotPath
-from testbed.transport.core.joining import SERVER, Admission, Newcomer
-from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
-from testbed.transport.core.messages import Hello, Welcome
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import StopRuleFactory
-from testbed.transport.core.wire import wire_bytes
+from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.connection import Connection, ConnectionState
+from testbed.transport.errors import PeerLost
+from testbed.transport.events import Announced, Event, PeerGone, TransferDone, TransferReport
+from testbed.transport.hot_path import HotPath
+from testbed.transport.joining import SERVER, Admission, Newcomer
+from testbed.transport.layout import ELEMENT_BYTES, PayloadLayout
+from testbed.transport.messages import Hello, Welcome
 from testbed.transport.native import HOT_PATH
 from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Handle
 from testbed.transport.net.tcp import HEAD_BYTES, Compression, compression_of
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.order import sending_order
-from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.tolerance import Fixed
+from testbed.transport.order import Arranger, sending_order
+from testbed.transport.repair import REPAIRS
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.settings import ConnectionSettings
+from testbed.transport.tolerance import Fixed, StopRuleFactory
+from testbed.transport.wire import wire_bytes
 
 Buffer = NDArray[np.uint8]
 Mask = NDArray[np.bool_]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.hot_path import HotPath
-from testbed.transport.core.wire import HEADER_BYTES
+from testbed.transport.hot_path import HotPath
 from testbed.transport.native import HOT_PATH
 from testbed.transport.native.hot_path import CompiledComposer, CompiledPlacement
+from testbed.transport.wire import HEADER_BYTES
 
 
 def as_frames(heads: NDArray[np.uint8], chunk_bytes: int) -> NDArray[np.uint8]:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.messages import ControlMessage
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import Repair
-from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender, SendQueue
-from testbed.transport.policies.repair.selective import AcknowledgingReceiver
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.messages import ControlMessage
+from testbed.transport.order import Arranger
+from testbed.transport.path_estimates import PathEstimates
+from testbed.transport.repair.acknowledged_sender import AcknowledgedSender, SendQueue
+from testbed.transport.repair.base import Repair
+from testbed.transport.repair.selective import AcknowledgingReceiver
 
 CONGESTION_CONTROLS = ("bbr", "cubic", "reno")  # of the kernel's, those of which there is one here
 # Ethernet, IPv4 and TCP headers with the timestamp option; a datagram of ours has 58 bytes of them.

@@ -12,12 +12,12 @@ from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Batch, Link, Pool, Train, depart
 from testbed.simulate.way import Way
-from testbed.transport.core.connection import Connection
-from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.core.events import Event
-from testbed.transport.core.pacing import Pacer
-from testbed.transport.core.routine import Departures
-from testbed.transport.core.wire import HEADER_BYTES, WIRE_OVERHEAD_BYTES
+from testbed.transport.connection import Connection
+from testbed.transport.events import Event
+from testbed.transport.pacing import Pacer
+from testbed.transport.routine import Departures
+from testbed.transport.settings import LeaveOut
+from testbed.transport.wire import HEADER_BYTES, WIRE_OVERHEAD_BYTES
 
 Frames = NDArray[np.uint8]  # several, shape (k, datagram bytes)
 
@@ -70,7 +70,7 @@ def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
 
 
 class Ahead:
-    """The routine of a sender (`testbed.transport.core.routine`), sent ahead as one train."""
+    """The routine of a sender (`testbed.transport.routine`), sent ahead as one train."""
 
     batch: Batch  # on the links; whoever made it sets it
 

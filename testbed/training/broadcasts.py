@@ -12,7 +12,7 @@ import numpy as np
 
 from testbed.training.filling import Buffer, Filling, Mask, SenderMemory, payload_of
 from testbed.transport import Endpoint, PayloadLayout, TransferReport
-from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES, pack_bitmap, unpack_bitmap
+from testbed.transport.messages import MAX_ANNOUNCEMENT_BYTES, pack_bitmap, unpack_bitmap
 
 
 class BroadcastMemory:

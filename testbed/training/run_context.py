@@ -30,10 +30,10 @@ from testbed.transport import (
     ProtocolConfig,
     open_endpoint,
 )
-from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import DataSockets, open_data_sockets
+from testbed.transport.settings import LeaveOut
+from testbed.transport.wire import DATA_PORTS
 
 _BARRIER_SLACK_S = 30.0
 _SEGMENTATION = False  # the queues of a lab hold packets

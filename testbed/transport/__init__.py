@@ -1,6 +1,6 @@
 """Bounded-loss gradient transport: sends float32 payloads and may give up a bounded part of each.
 
-It imports nothing else of the project except `testbed.shared`; add to it in `policies`. One
+It imports nothing else of the project except `testbed.shared`. One
 endpoint is the server, the others are workers. They send payloads in numbered transfers. A minimal
 round between a server at 127.0.0.1 and one worker at 127.0.0.2, which share `session`, a random
 32-bit number (addresses beyond one system need `credentials`, or `insecure=True`):
@@ -27,31 +27,34 @@ Instead of a number, `receive` also takes `protocol.gather.stop_rule(critical)`:
 policy's rule for the current phase. When a peer dies, the calls that need it raise PeerLost.
 
 A protocol is a `ProtocolConfig`: one entry of each axis. `preset(NAME)` gives the published ones.
-Each axis is a registry in `policies`: POLICIES (when a receiver may stop), REPAIRS,
-CONGESTION_CONTROLS, ORDERS, MARKS (what switches are to drop last).
+Each axis is a registry, to which you add: POLICIES (when a receiver may stop), REPAIRS, ORDERS,
+CONGESTION_CONTROLS, MARKS (what switches are to drop last).
 """
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.errors import PeerLost, ProtocolError, TransportError
-from testbed.transport.core.events import Observation, Observer, TransferReport
-from testbed.transport.core.layout import Leg, PayloadLayout
-from testbed.transport.core.repair import ReceiverRepair, Repair, SenderRepair
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import (
+from testbed.transport.congestion import CONGESTION_CONTROLS, CongestionControl
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.errors import PeerLost, ProtocolError, TransportError
+from testbed.transport.events import Observation, Observer, TransferReport
+from testbed.transport.layout import Leg, PayloadLayout
+from testbed.transport.net.config import EndpointConfig
+from testbed.transport.net.endpoint import Endpoint, Handle, open_endpoint
+from testbed.transport.net.tls import Credentials
+from testbed.transport.order import MARKS, ORDERS, ChunkOrder, Marks, OrderContext
+from testbed.transport.presets import PRESETS, ProtocolConfig, preset
+from testbed.transport.repair import REPAIRS
+from testbed.transport.repair.base import ReceiverRepair, Repair, SenderRepair
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.tolerance import (
+    POLICIES,
+    Fixed,
     FractionRule,
+    Phased,
     Progress,
     StopRule,
     StopRuleFactory,
     TolerancePolicy,
+    as_policy,
 )
-from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.endpoint import Endpoint, Handle, open_endpoint
-from testbed.transport.net.tls import Credentials
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS, CongestionControl
-from testbed.transport.policies.order import MARKS, ORDERS, ChunkOrder, Marks, OrderContext
-from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.tolerance import POLICIES, Fixed, Phased, as_policy
-from testbed.transport.protocols import PRESETS, ProtocolConfig, preset
 
 __all__ = [
     "CONGESTION_CONTROLS",

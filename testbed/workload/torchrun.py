@@ -20,10 +20,10 @@ from testbed.shared.named_sections import OneOf, folders
 from testbed.shared.problems import Problem, form, optional
 from testbed.shared.registry import Registry, one_of
 from testbed.shared.section import Section
-from testbed.transport import protocols
-from testbed.transport.core.wire import DATA_PORTS
-from testbed.transport.policies.tolerance import PerLayer
-from testbed.transport.protocols import ProtocolConfig
+from testbed.transport import presets
+from testbed.transport.presets import ProtocolConfig
+from testbed.transport.tolerance import PerLayer
+from testbed.transport.wire import DATA_PORTS
 from testbed.workload.commands import LAB_PYTHON
 from testbed.workload.settings import AnyArm, Arguments, BuiltIn, Programs
 
@@ -205,11 +205,12 @@ class TorchrunArm(AnyArm):
     def _settings_of_protocol(self) -> Sequence[str]:
         assert self.protocol is not None
         try:
-            return protocols.settings(self.protocol)
+            return presets.settings(self.protocol)
         except ValueError:
-            presets = protocols.PRESETS
             known = [
-                preset for preset in presets if not self._is_per_layer(protocols.preset(preset))
+                preset
+                for preset in presets.PRESETS
+                if not self._is_per_layer(presets.preset(preset))
             ]
             said = f"unknown protocol {self.protocol!r}; {one_of(self.protocol, known)}"
             raise problems.raised([Problem(("protocol",), said)]) from None
@@ -227,7 +228,7 @@ class TorchrunArm(AnyArm):
 
     @property
     def _preset(self) -> ProtocolConfig:
-        return protocols.preset(str(self.protocol), **self._options)
+        return presets.preset(str(self.protocol), **self._options)
 
     @property
     def _of_hook(self) -> dict[str, Any]:

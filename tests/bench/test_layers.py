@@ -18,7 +18,7 @@ from testbed.shared.yaml_input import InputError
 from testbed.training.learner import Replica
 from testbed.training.run_context import RunContext
 from testbed.transport import PayloadLayout
-from testbed.transport.policies.tolerance import Fixed, PerLayer
+from testbed.transport.tolerance import Fixed, PerLayer
 from tests.experiment.small import write
 
 SMALL: dict[str, Any] = {

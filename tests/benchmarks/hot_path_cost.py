@@ -13,9 +13,9 @@ from collections import defaultdict
 import numpy as np
 
 from testbed.transport import PayloadLayout
-from testbed.transport.core.hot_path import NUMPY, HotPath
-from testbed.transport.core.wire import new_frames
+from testbed.transport.hot_path import NUMPY, HotPath
 from testbed.transport.native import HOT_PATH, WHY_NONE
+from testbed.transport.wire import new_frames
 
 PAYLOAD_BYTES = 20_000_000
 BATCH = 44

@@ -10,7 +10,7 @@ from scapy.utils import RawPcapWriter
 
 from testbed.capture.layers import Datagram
 from testbed.transport import PayloadLayout
-from testbed.transport.core.messages import (
+from testbed.transport.messages import (
     PASS,
     ControlMessage,
     Hello,

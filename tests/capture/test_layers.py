@@ -12,9 +12,9 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.packet import Packet, Raw
 
 from testbed.capture.layers import Control, Datagram, HedgeLayer
-from testbed.transport.core import wire
-from testbed.transport.core.hedging import Hedge
-from testbed.transport.core.messages import (
+from testbed.transport import wire
+from testbed.transport.hedging import Hedge
+from testbed.transport.messages import (
     ControlMessage,
     ControlParser,
     MessageType,

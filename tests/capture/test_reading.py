@@ -5,7 +5,7 @@ from scapy.layers.inet import IP, TCP, UDP
 
 from testbed.capture import reading
 from testbed.shared.input_error import InputError
-from testbed.transport.core.messages import ControlMessage, Hello, MessageType
+from testbed.transport.messages import ControlMessage, Hello, MessageType
 from tests.capture.craft import SERVER, SESSION, WORKER, Conversation
 from tests.cli.test_verbs import lab
 

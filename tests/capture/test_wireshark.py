@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from testbed.transport import EndpointConfig
-from testbed.transport.core import hedging, messages, wire
-from testbed.transport.core.hedging import Hedge
-from testbed.transport.core.messages import (
+from testbed.transport import EndpointConfig, hedging, messages, wire
+from testbed.transport.hedging import Hedge
+from testbed.transport.messages import (
     PASS,
     SENT,
     Ack,

@@ -14,8 +14,8 @@ from testbed.ddp import BoundedLoss, lateness
 from testbed.ddp import exchange as exchange_module
 from testbed.ddp.lateness import Lateness, Patient
 from testbed.transport import preset
-from testbed.transport.core.connection_settings import LATE
-from testbed.transport.core.tolerance import FractionRule
+from testbed.transport.settings import LATE
+from testbed.transport.tolerance import FractionRule
 from tests.ddp.ranks import Books, drawn, exchange, last, launch, require_paid_or_owed, values
 from tests.ddp.test_failures import PARAMETERS, SIZES, heard
 from tests.transport import virtual

@@ -18,15 +18,12 @@ from testbed.training import models
 from testbed.training.datasets import DATASETS
 from testbed.training.filling import FILLINGS
 from testbed.training.phases import DETECTORS
-from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS
-from testbed.transport.policies.tolerance import POLICIES
+from testbed.transport import CONGESTION_CONTROLS, REPAIRS
 from tests.examples.places import ONE_RUN, PLACES
 from tests.experiment import small
 
 REGISTRIES: dict[str, Registry[Any]] = {
-    "tolerance": POLICIES,
     "repair": REPAIRS,
-    "order": ORDERS,
     "congestion_control": CONGESTION_CONTROLS,
     "filling": FILLINGS,
     "impairment": KINDS,
@@ -39,11 +36,6 @@ SHIPPED = [(kind, name) for kind, registry in REGISTRIES.items() for name in reg
 
 # The keys that an entry needs beside its name.
 NEEDS: dict[str, dict[str, Any]] = {
-    "fixed": {"tolerance": 0.1},
-    "phased": {"low": 0.01, "high": 0.3},
-    "per-layer": {"default": 0.2},
-    "early-close": {"tolerance": 0.2, "deadline_s": 0.5},
-    "quick-loss-only": {"tolerance": 0.2, "quiet_s": 0.01},
     "whole-tensors": {"share": 0.4},
     "loss": {"q": 0.5},
     "sender-drop": {"q": 0.5, "leg": "broadcast"},
@@ -72,8 +64,6 @@ def place_of(kind: str, name: str, reference: str, needs: dict[str, Any]) -> dic
     elif kind == "dataset":
         model = "gpt2-tiny" if name == "stdlib-text" else "mlp"
         place["training"] = {"model": model, "dataset": {"name": reference, **needs}}
-    elif kind == "tolerance":
-        place["arms"]["mine"]["gather"] = {"policy": reference, **needs}
     elif kind == "model":
         place["training"].update(needs)
     elif needs:
@@ -82,7 +72,7 @@ def place_of(kind: str, name: str, reference: str, needs: dict[str, Any]) -> dic
 
 
 def load(folder: Path, kind: str, name: str, reference: str) -> experiment.Run:
-    needs = {} if (kind, name) == ("congestion_control", "fixed") else NEEDS.get(name, {})
+    needs = NEEDS.get(name, {})
     training = {"pace": {"kind": "payload-only", "compute_s": 0.01}}
     place = place_of(kind, name, reference, needs)
     (run,) = experiment.load(small.write(folder, **{**ONE_RUN, "training": training, **place}))

@@ -69,7 +69,7 @@ def test_an_own_tolerance_stops_a_transfer_by_its_own_rule():
 
 def test_a_tolerance_that_derives_from_a_built_in_one_does_not_pass_for_it(tmp_path):
     """A run is described by text: one that names `fixed` would run `fixed`."""
-    text = "from testbed.transport.policies.tolerance import Fixed\nclass Mine(Fixed): pass\n"
+    text = "from testbed.transport.tolerance import Fixed\nclass Mine(Fixed): pass\n"
     path = place(tmp_path, "tolerance", text)
     assert str(as_policy(f"{path}:tolerance=0.1")) == f"{path}:tolerance=0.1"
     place(tmp_path, "tolerance", text.replace("pass", "__str__ = lambda self: 'fixed'"))

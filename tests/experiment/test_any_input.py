@@ -17,7 +17,7 @@ from testbed import experiment
 from testbed.experiment.schema import Experiment
 from testbed.shared import problems, units, yaml_input
 from testbed.shared.input_error import InputError
-from testbed.transport import protocols
+from testbed.transport import presets
 
 _ROOT = Path(__file__).resolve().parents[2]
 _OWN_FILES = [
@@ -86,7 +86,7 @@ def _places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 _PLACES = list(_places(_BASE))
-_ARM_KEYS = sorted({key for name in protocols.PRESETS for key in protocols.settings(name)})
+_ARM_KEYS = sorted({key for name in presets.PRESETS for key in presets.settings(name)})
 
 
 def _one_line(message: str) -> None:
@@ -116,7 +116,7 @@ def test_any_value_anywhere_is_taken_or_refused_in_one_line(place, value):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(list(protocols.PRESETS)), st.sampled_from(_ARM_KEYS), _VALUES)
+@given(st.sampled_from(list(presets.PRESETS)), st.sampled_from(_ARM_KEYS), _VALUES)
 @example("dblp", "congestion_control", {"name": "compensated", "most": [1]})
 @example("tcp", "congestion_control", {"name": 3})
 @example("plot", "tensors", {"a": {}})

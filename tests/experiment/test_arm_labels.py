@@ -16,7 +16,7 @@ ARMS = {
     "tcp-cubic": {"protocol": "tcp", "congestion_control": "cubic"},
 }
 OWN_CONTROL = """
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.congestion import CONGESTION_CONTROLS
 Mine = type(CONGESTION_CONTROLS.create("reno", rate_bps=1e6, datagram_bytes=1472))
 """
 

@@ -80,10 +80,10 @@ def test_payloads_have_the_published_size_times_the_scale(tmp_path):
 
 def test_more_chunks_than_a_transfer_can_have_are_refused_in_one_line(tmp_path, monkeypatch):
     (run, _) = load(tmp_path)
-    monkeypatch.setattr("testbed.transport.core.layout.MAX_CHUNKS", CHUNKS - 1)
+    monkeypatch.setattr("testbed.transport.layout.MAX_CHUNKS", CHUNKS - 1)
     with pytest.raises(InputError, match=r"small\.yaml: transport\.chunk_bytes: .* 139 chunks"):
         Prediction(run)
-    monkeypatch.setattr("testbed.transport.core.layout.MAX_CHUNKS", CHUNKS)
+    monkeypatch.setattr("testbed.transport.layout.MAX_CHUNKS", CHUNKS)
     assert Prediction(run).layout.chunk_count == CHUNKS
 
 

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport import PayloadLayout, SendingPath
-from testbed.transport.core.connection import Connection, ConnectionState
-from testbed.transport.core.connection_settings import REMEMBERED, ConnectionSettings
-from testbed.transport.core.events import PeerGone, TransferDone
-from testbed.transport.core.messages import (
+from testbed.transport.congestion import FixedRate
+from testbed.transport.connection import Connection, ConnectionState
+from testbed.transport.events import PeerGone, TransferDone
+from testbed.transport.messages import (
     PASS,
     SENT,
     Ack,
@@ -36,20 +36,20 @@ from testbed.transport.core.messages import (
     pack_arrivals,
     pack_bitmap,
 )
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.core.wire import (
+from testbed.transport.order import InOrder
+from testbed.transport.repair import REPAIRS
+from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
+from testbed.transport.repair.passes import PassesReceiver
+from testbed.transport.repair.selective import AcknowledgingReceiver
+from testbed.transport.settings import REMEMBERED, ConnectionSettings
+from testbed.transport.tolerance import FractionRule
+from testbed.transport.wire import (
     HEADER_BYTES,
     SEND_INDEX_MODULUS,
     U32_MAX,
     fields,
     new_frames,
 )
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import InOrder
-from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
-from testbed.transport.policies.repair.passes import PassesReceiver
-from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 
 SESSION, TRANSFER, CHUNK = 0xC0FFEE, 6, 8
 LARGEST_PENDING = 12 + max(largest for _, largest in body_limits(1 << 15).values())

@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.run.session import LabSession
 from testbed.shared.messages import Messages
-from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.wire import DATA_PORTS
 
 
 def in_sandbox(request: dict[str, Any], messages: Messages) -> None:

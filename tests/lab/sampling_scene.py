@@ -13,7 +13,7 @@ from typing import Any
 from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.network import HostInfo
 from testbed.shared.messages import Messages
-from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.wire import DATA_PORTS
 from testbed.verdict import sampling
 from tests.lab import link_trials
 

@@ -11,7 +11,7 @@ from scapy.utils import rdpcap
 
 from testbed.capture import reading
 from testbed.capture.layers import Control, Datagram
-from testbed.transport.core.messages import MessageType
+from testbed.transport.messages import MessageType
 from tests.lab.conftest import Results
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]

@@ -19,7 +19,7 @@ from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.link_counters import offered
 from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.shaping import inside
-from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.wire import DATA_PORTS
 from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 
 pytestmark = pytest.mark.lab

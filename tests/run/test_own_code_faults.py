@@ -28,7 +28,7 @@ import torch
 from dataclasses import dataclass
 from testbed.transport import *
 from testbed.transport import Repair, SenderRepair
-from testbed.transport.policies.repair import Selective
+from testbed.transport.repair import Selective
 from testbed.training.filling import Filling, SenderMemory
 from testbed.training.phases import Detector, DetectorParameters
 from testbed.training.learning_rate import Schedule
@@ -148,7 +148,7 @@ class Mine(TolerancePolicy):
 """.format
 
 sends = """\
-from testbed.transport.policies.repair.selective import SelectiveSender
+from testbed.transport.repair.selective import SelectiveSender
 class Half(SelectiveSender):
     def upcoming(self, limit): return {}  # HERE
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from testbed import experiment
 from testbed.cli import plan_view
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
-from testbed.transport import protocols
+from testbed.transport import presets
 from tests.experiment.small import BASE, write
 
-TCP = {"protocol": protocols.preset("tcp-warp").describe()}
+TCP = {"protocol": presets.preset("tcp-warp").describe()}
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def kernel(monkeypatch, tmp_path):
 
 def test_a_congestion_control_that_the_kernel_lacks_is_named(kernel: Path, monkeypatch):
     for name in ("tcp-cubic", "dblp"):  # it has the one, and does not need the other
-        assert requirements.lacking({"protocol": protocols.preset(name).describe()}, [], []) is None
+        assert requirements.lacking({"protocol": presets.preset(name).describe()}, [], []) is None
     reason = "this kernel has no TCP congestion control 'warp'; it has reno, cubic"
     assert requirements.lacking(TCP, [], []) == reason
     (kernel / "kernel" / "net").mkdir(parents=True)

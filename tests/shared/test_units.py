@@ -3,7 +3,7 @@
 import pytest
 
 from testbed.shared import units
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
+from testbed.transport.congestion import CONGESTION_CONTROLS
 
 
 @pytest.mark.parametrize(

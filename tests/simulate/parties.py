@@ -2,9 +2,9 @@
 
 from testbed.simulate.party import Party, link_up
 from testbed.transport import SendingPath
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.congestion import FixedRate
+from testbed.transport.repair import REPAIRS
+from testbed.transport.tolerance import FractionRule
 from tests.transport.virtual import connections, layout_of
 
 

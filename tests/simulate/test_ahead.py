@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from testbed.simulate.engine import Simulation
 from testbed.simulate.party import schedule
 from testbed.simulate.way import Way
-from testbed.transport.core.pacing import Pacer
+from testbed.transport.pacing import Pacer
 from tests.simulate.parties import Parties
 from tests.transport.virtual import DoublingLink, random_payload, reports
 

@@ -9,8 +9,8 @@ import pytest
 from testbed.simulate.kernel_tcp import CONGESTION_CONTROLS, TcpSender
 from testbed.training.filling.error_feedback import ErrorFeedback
 from testbed.transport import preset
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.path_estimates import PathEstimates
+from testbed.transport.order import Arranger
+from testbed.transport.path_estimates import PathEstimates
 from tests.simulate.rounds import CHUNK_BYTES, Star
 from tests.transport.loopback import run_all, site
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.transport.core.wire import wire_bytes
+from testbed.transport.wire import wire_bytes
 from tests.simulate.rounds import CHUNK_BYTES, Star
 
 LOSSY: dict[str, Any] = {

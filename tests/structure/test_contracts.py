@@ -26,18 +26,18 @@ OFFENCES = {
     ],
     "circles": [("testbed/experiment/schema.py", "import testbed.experiment.run")],
     "transport": [
-        ("testbed/transport/core/wire.py", "import testbed.lab.kernel.commands"),
-        ("testbed/transport/core/layout.py", "import torch"),
+        ("testbed/transport/wire.py", "import testbed.lab.kernel.commands"),
+        ("testbed/transport/layout.py", "import torch"),
     ],
     "ddp": [
         ("testbed/ddp/plan.py", "import pydantic"),
         ("testbed/ddp/endpoint_thread.py", "import testbed.lab.kernel.namespaces"),
     ],
     "transport-layers": [
-        ("testbed/transport/core/wire.py", "import testbed.transport.policies.order"),
-        ("testbed/transport/policies/order.py", "import testbed.transport.net.udp_socket"),
+        ("testbed/transport/wire.py", "import testbed.transport.order"),
+        ("testbed/transport/order.py", "import testbed.transport.net.udp_socket"),
     ],
-    "shared": [("testbed/shared/jsonl.py", "import testbed.transport.core.wire")],
+    "shared": [("testbed/shared/jsonl.py", "import testbed.transport.wire")],
     "analysis": [("analysis/data/load.py", "import testbed.shared.run_directory")],
     "analysis-layers": [
         ("analysis/formatting.py", "import analysis.tables.rendering"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.transport import ORDERS, REPAIRS, Leg
-from testbed.transport.core.tolerance import required_chunks
+from testbed.transport.tolerance import required_chunks
 from tests.training.one_round import estimate, gradients_of
 from tests.transport.virtual import Network, bernoulli, layout_of, transfer
 

@@ -22,7 +22,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.core.messages import Hello
+from testbed.transport.messages import Hello
 from testbed.transport.net.tcp import TcpData
 from testbed.transport.net.udp_socket import UdpSocket
 from tests.transport.virtual import random_payload

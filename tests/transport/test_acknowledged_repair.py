@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import SendingPath
-from testbed.transport.core.events import TransferDone
-from testbed.transport.core.wire import SEND_INDEX_MODULUS
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.repair.acknowledged_sender import Scoreboard, SendQueue
+from testbed.transport.congestion import FixedRate
+from testbed.transport.events import TransferDone
+from testbed.transport.repair import REPAIRS
+from testbed.transport.repair.acknowledged_sender import Scoreboard, SendQueue
+from testbed.transport.wire import SEND_INDEX_MODULUS
 from tests.transport.virtual import Network, Recorder, Two, layout_of, random_payload, transfer
 
 

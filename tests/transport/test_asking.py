@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from testbed.transport import SendingPath
-from testbed.transport.core.messages import Ack, MessageType
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.wire import ACK_REQUESTED, fields, wire_bytes
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.messages import Ack, MessageType
+from testbed.transport.order import Arranger
+from testbed.transport.path_estimates import PathEstimates
+from testbed.transport.repair import REPAIRS
+from testbed.transport.wire import ACK_REQUESTED, fields, wire_bytes
 from tests.transport.test_bounded_energy import ARM, CHUNKS, Rounds
 from tests.transport.virtual import DELAY_S, TIMEOUT_S, Recorder, Two, layout_of, new_sender
 

@@ -9,17 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from testbed.transport import Leg, PayloadLayout, ProtocolError, preset
-from testbed.transport.core import worth
-from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.incoming import Incoming
-from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.tolerance import Lookback, Slowest
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import ORDERS, ByEnergy, InOrder, OrderContext
-from testbed.transport.policies.repair import Passes
-from testbed.transport.policies.tolerance import BoundedEnergy
+from testbed.transport import Leg, PayloadLayout, ProtocolError, chunk_energy, preset
+from testbed.transport.congestion import FixedRate
+from testbed.transport.messages import ControlMessage, MessageType
+from testbed.transport.order import ORDERS, Arranger, ByEnergy, InOrder, OrderContext
+from testbed.transport.receiver import Incoming
+from testbed.transport.repair import Passes
+from testbed.transport.settings import ConnectionSettings
+from testbed.transport.tolerance import BoundedEnergy, Lookback, Slowest
 from tests.transport.virtual import (
     SESSION,
     Two,
@@ -42,7 +39,7 @@ def energies(layout, payload):
 
 def must_of(arranger):
     assert arranger.worth is not None
-    return arranger.worth >= worth.MUST
+    return arranger.worth >= chunk_energy.MUST
 
 
 class Rounds(Two):
@@ -82,17 +79,17 @@ class Rounds(Two):
 @given(st.lists(st.floats(0, 1e12, allow_subnormal=False), min_size=1, max_size=50))
 def test_an_energy_lies_between_the_bounds_of_its_byte(energies):
     energy = np.array(energies)
-    coded = worth.encode(energy)
-    assert (worth.LEAST[coded] * energy.max() <= energy).all()
-    assert (energy <= worth.MOST[coded] * energy.max()).all()
-    assert (coded < worth.MUST).all()
+    coded = chunk_energy.encode(energy)
+    assert (chunk_energy.LEAST[coded] * energy.max() <= energy).all()
+    assert (energy <= chunk_energy.MOST[coded] * energy.max()).all()
+    assert (coded < chunk_energy.MUST).all()
 
 
 def test_what_is_no_number_must_arrive_and_zeros_are_worth_nothing():
     rows = np.ones((4, 8), "<f4")
     rows[1], rows[2, 3], rows[3, 0] = 0, np.nan, 3e38
-    coded = worth.encode(worth.energies(rows.view(np.uint8)))
-    assert coded.tolist() == [1, 0, worth.MUST, worth.MUST - 1]
+    coded = chunk_energy.encode(chunk_energy.energies(rows.view(np.uint8)))
+    assert coded.tolist() == [1, 0, chunk_energy.MUST, chunk_energy.MUST - 1]
 
 
 def test_what_chunks_are_worth_may_come_before_it_is_asked_for():
@@ -170,7 +167,7 @@ def test_per_tensor_each_counts_for_its_elements(sizes, seed):
     scales = 10.0 ** draws.integers(-6, 6, len(sizes))
     floats[:] = draws.uniform(1, 2, len(floats)) * np.repeat(scales, sizes)
     rows = layout.rows(buffer)
-    energies = worth.by_tensor(worth.energies(rows), rows, layout)
+    energies = chunk_energy.by_tensor(chunk_energy.energies(rows), rows, layout)
     parts = np.square(floats, dtype=np.float64)
     expected = np.zeros(layout.chunk_count)
     ends = np.cumsum(sizes)
@@ -188,7 +185,7 @@ def test_per_tensor_a_nan_spoils_its_own_chunk_and_zeros_are_nothing():
     floats[:16], floats[32:] = 3.0, 1e-9
     floats[2] = np.nan
     rows = layout.rows(buffer)
-    energies = worth.by_tensor(worth.energies(rows), rows, layout)
+    energies = chunk_energy.by_tensor(chunk_energy.energies(rows), rows, layout)
     assert np.isnan(energies[0])
     assert energies[1:] == pytest.approx([16, 0, 0, 8, 8], rel=1e-5)
 
@@ -243,8 +240,8 @@ def test_what_did_not_come_must_come_in_the_next_round_and_at_its_turn_in_any_ca
     overdue = np.isin(np.arange(50), [7, 8])
     usual = worth_of(order, context_of(8))
     now = worth_of(order, context_of(8, overdue=overdue))
-    assert now[7] == usual[7] | worth.MUST > usual[7]
-    assert now[8] == worth.MUST < usual[8]
+    assert now[7] == usual[7] | chunk_energy.MUST > usual[7]
+    assert now[8] == chunk_energy.MUST < usual[8]
     assert np.array_equal(now[9:], usual[9:])
 
 
@@ -272,8 +269,8 @@ FIRST = [True, False, False, False]  # the chunk that is there, of four
 def test_it_never_stops_above_its_bound(seed, share, late):
     draws = np.random.default_rng(seed)
     energy = np.exp(3 * draws.standard_normal(80))
-    values = worth.encode(energy)
-    values[draws.integers(0, 80, 3)] |= worth.MUST
+    values = chunk_energy.encode(energy)
+    values[draws.integers(0, 80, 3)] |= chunk_energy.MUST
     layout = layout_of(80)
     rule = BoundedEnergy(share=share, patience=2.0).stop_rule(False)(layout)
     received = np.zeros(80, np.bool_)
@@ -283,7 +280,7 @@ def test_it_never_stops_above_its_bound(seed, share, late):
         now_s = 20.0 if late else 19.9
         state = progress(received, now_s=now_s, worth=values, first_sign_s=0.0, slowest=slowest)
         least = rule.missing(state)
-        whole = received[values >= worth.MUST].all()
+        whole = received[values >= chunk_energy.MUST].all()
         enough = energy[~received].sum() <= (1 - share) * energy.sum() * (1 + 1e-9)
         if rule.satisfied(state):
             assert whole
@@ -303,7 +300,7 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
 ):
     draws = np.random.default_rng(seed)
     energy = np.exp(spread * draws.standard_normal(80))
-    values = worth.encode(energy)
+    values = chunk_energy.encode(energy)
     policy = BoundedEnergy(share=0.95, at_most=at_most)
     most = math.ceil(at_most * 80)
 
@@ -315,9 +312,9 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
                 return count, energy[received].sum() / energy.sum()
         raise AssertionError("it lacks something")
 
-    largest_first = worth.by_worth(values)
+    largest_first = chunk_energy.by_worth(values)
     count, held = needed(largest_first)
-    assert count == min(most, worth.enough(values, 0.95)[0])
+    assert count == min(most, chunk_energy.enough(values, 0.95)[0])
     # A byte is rounded to a sixth of a power of two.
     assert needed(draws.permutation(80))[1] >= held / 1.27
     fewest, _ = needed(largest_first[::-1])
@@ -328,10 +325,10 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
 def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
     draws = np.random.default_rng(seed)
     energy = np.exp(3 * draws.standard_normal(80))
-    values = worth.encode(energy)
-    values[draws.integers(0, 80, 3)] |= worth.MUST  # no late one waits for these
+    values = chunk_energy.encode(energy)
+    values[draws.integers(0, 80, 3)] |= chunk_energy.MUST  # no late one waits for these
     last = int(draws.integers(0, 80))
-    values[last] = worth.MUST  # but for this one
+    values[last] = chunk_energy.MUST  # but for this one
     rule = BoundedEnergy(floor=floor).stop_rule(False)(layout_of(80))
     received = np.zeros(80, np.bool_)
     slowest = [(1.0, count) for count in range(1, 161)]
@@ -352,7 +349,7 @@ def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
 
 def test_it_says_at_the_least_how_many_more_must_come():
     rule = BoundedEnergy(share=0.5).stop_rule(False)(layout_of(4))
-    values = np.array([0, 127, 127, 127 | worth.MUST], np.uint8)
+    values = np.array([0, 127, 127, 127 | chunk_energy.MUST], np.uint8)
 
     def having(*received, worth=values):
         return progress(np.isin(np.arange(4), received), worth=worth)
@@ -367,7 +364,7 @@ def test_it_says_at_the_least_how_many_more_must_come():
 
 def late_progress(recent):
     """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
-    values = np.array([worth.MUST | 90, 90, 90, 90], np.uint8)
+    values = np.array([chunk_energy.MUST | 90, 90, 90, 90], np.uint8)
     at_s = dict.fromkeys(("now_s", "first_s", "last_s", "first_sign_s"), 4.0)
     return progress(FIRST, **at_s, worth=values, slowest=recent)
 
@@ -401,7 +398,7 @@ def test_a_transfer_is_not_late_because_it_was_asked_for_late():
     receiver, _ = new_receiver(layout, rule=None, lookback=lookback)
     receiver.on_datagrams(all_frames(layout)[:1], 0.0)
     receiver.adopt(layout.new_buffer(), rule, 10.0)
-    body = bytes([worth.MUST | 90, 90, 90, 90])
+    body = bytes([chunk_energy.MUST | 90, 90, 90, 90])
     receiver.on_message(ControlMessage(MessageType.WORTH, 6, body), 10.0)
     assert not receiver.stopped
     assert receiver.next_deadline_s() == 12.0
@@ -435,7 +432,7 @@ def test_no_transfer_is_late_before_the_slowest_peer_would_be_there():
     layout = layout_of(4)
     rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
     receiver, _ = new_receiver(layout, number=8, rule=rule, lookback=quick)
-    body = bytes([worth.MUST | 90, 90, 90, 90])
+    body = bytes([chunk_energy.MUST | 90, 90, 90, 90])
     receiver.on_message(ControlMessage(MessageType.WORTH, 8, body), 0.0)
     assert receiver.next_deadline_s() == 20.0
 
@@ -500,8 +497,8 @@ def test_the_preset_says_against_what_energy_is_measured(per):
     arrange = order.arranger(OrderContext(transfer=2, layout=layout, rows=layout.rows(buffer)))
     assert isinstance(arrange, Arranger) and arrange.worth is not None
     values = arrange.worth
-    small, large = values[1] & ~np.uint8(worth.MUST), values[0] & ~np.uint8(worth.MUST)
-    assert large == worth.MUST - 1
+    large, small = values[:2] & ~np.uint8(chunk_energy.MUST)
+    assert large == chunk_energy.MUST - 1
     assert (small == large) == (per == "tensor")
 
 

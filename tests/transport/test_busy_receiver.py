@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.wire import wire_bytes
-from testbed.transport.policies.congestion import Bbr
+from testbed.transport.congestion import Bbr
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.wire import wire_bytes
 from tests.transport.virtual import Two, ended
 
 RATE_BPS, DELAY_S, BUSY_S = 1e9, 50e-6, 10e-3

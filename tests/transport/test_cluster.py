@@ -12,16 +12,16 @@ from testbed.simulate.endpoint import Cluster
 from testbed.simulate.engine import Simulation
 from testbed.simulate.way import Way
 from testbed.transport import SendingPath
-from testbed.transport.core.connection import ConnectionState
-from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.events import PeerGone, Started, TransferDone
-from testbed.transport.core.joining import HELLO_WITHIN_S, Admission, Newcomer, UnknownSenderError
-from testbed.transport.core.messages import ControlMessage, Hello, MessageType
-from testbed.transport.core.tolerance import FractionRule, required_chunks
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.order import ORDERS
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.connection import ConnectionState
+from testbed.transport.errors import ProtocolError
+from testbed.transport.events import PeerGone, Started, TransferDone
+from testbed.transport.joining import HELLO_WITHIN_S, Admission, Newcomer, UnknownSenderError
+from testbed.transport.messages import ControlMessage, Hello, MessageType
+from testbed.transport.order import ORDERS
+from testbed.transport.repair import REPAIRS
+from testbed.transport.settings import ConnectionSettings
+from testbed.transport.tolerance import FractionRule, required_chunks
 from tests.transport.virtual import SESSION, DoublingLink, layout_of, random_payload
 
 # Joining.

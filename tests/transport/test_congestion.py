@@ -6,8 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.policies.congestion import (
+from testbed.transport.congestion import (
     CONGESTION_CONTROLS,
     Bbr,
     CongestionControl,
@@ -16,14 +15,15 @@ from testbed.transport.policies.congestion import (
     Reno,
     Timely,
 )
-from testbed.transport.policies.congestion.bbr import PACING_SHARE, STARTUP_GAIN, BbrState
-from testbed.transport.policies.congestion.path import (
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.congestion.bbr import PACING_SHARE, STARTUP_GAIN, BbrState
+from testbed.transport.congestion.path import (
     DeliveryPlateau,
     MaxFilter,
     PathMonitor,
     Plateau,
 )
-from testbed.transport.protocols import NEED_RATE
+from testbed.transport.presets import NEED_RATE
 from tests.shared.entries import every
 
 C = TypeVar("C", bound=CongestionControl)

@@ -18,11 +18,7 @@ from testbed.simulate.link import Link
 from testbed.simulate.party import link_up
 from testbed.simulate.way import Way
 from testbed.transport import PayloadLayout, SendingPath
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.events import Event, TransferDone
-from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.policies.congestion import (
+from testbed.transport.congestion import (
     CONGESTION_CONTROLS,
     Bbr,
     CompensatedRate,
@@ -30,7 +26,11 @@ from testbed.transport.policies.congestion import (
     FixedRate,
     Reno,
 )
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.events import Event, TransferDone
+from testbed.transport.path_estimates import PathEstimates
+from testbed.transport.repair import REPAIRS
+from testbed.transport.tolerance import FractionRule
 from tests.transport.virtual import (
     Network,
     bernoulli,

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from testbed.transport.core.connection import Connection, ConnectionState
-from testbed.transport.core.connection_settings import REMEMBERED, ConnectionSettings
-from testbed.transport.core.events import Joined, PeerGone, TransferDone
-from testbed.transport.core.messages import (
+from testbed.transport.congestion import FixedRate
+from testbed.transport.connection import Connection, ConnectionState
+from testbed.transport.events import Joined, PeerGone, TransferDone
+from testbed.transport.messages import (
     KEY_BYTES,
     PASS,
     ControlMessage,
@@ -18,12 +18,12 @@ from testbed.transport.core.messages import (
     pack_arrivals,
     reason_message,
 )
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import FractionRule, StopRule
-from testbed.transport.core.wire import fields
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import InOrder
-from testbed.transport.policies.repair import Passes
+from testbed.transport.order import InOrder
+from testbed.transport.repair import Passes
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.settings import REMEMBERED, ConnectionSettings
+from testbed.transport.tolerance import FractionRule, StopRule
+from testbed.transport.wire import fields
 from tests.transport.test_hot_path import BOTH
 from tests.transport.virtual import SESSION, Two, all_frames, ended, gone, layout_of, random_payload
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import SendingPath
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import (
+from testbed.transport.congestion import FixedRate
+from testbed.transport.errors import ProtocolError
+from testbed.transport.messages import (
     SENT,
     VERSION,
     Ack,
@@ -26,16 +27,15 @@ from testbed.transport.core.messages import (
     unpack_arrivals,
     unpack_bitmap,
 )
-from testbed.transport.core.wire import (
+from testbed.transport.order import InOrder, Shuffled
+from testbed.transport.repair.selective import AcknowledgingReceiver
+from testbed.transport.wire import (
     ACK_REQUESTED,
     DEFAULT_CHUNK_BYTES,
     SEND_INDEX_MODULUS,
     U32_MAX,
     wire_bytes,
 )
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.order import InOrder, Shuffled
-from testbed.transport.policies.repair.selective import AcknowledgingReceiver
 from tests.transport import virtual
 from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from testbed.transport import StopRule
-from testbed.transport.core.messages import PASS, Ack, ControlMessage, MessageType
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.core.wire import ACK_REQUESTED, fields
-from testbed.transport.policies.repair.selective import AcknowledgingReceiver
+from testbed.transport.messages import PASS, Ack, ControlMessage, MessageType
+from testbed.transport.repair.selective import AcknowledgingReceiver
+from testbed.transport.tolerance import FractionRule
+from testbed.transport.wire import ACK_REQUESTED, fields
 from tests.transport.virtual import (
     TIMEOUT_S,
     Two,

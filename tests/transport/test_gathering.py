@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from testbed.transport import preset
-from testbed.transport.core.connection import Connection
-from testbed.transport.core.messages import ControlMessage, MessageType
-from testbed.transport.core.routine import LEAST_S, Gathering
-from testbed.transport.core.tolerance import FractionRule, StopRule
-from testbed.transport.core.wire import HEADER_BYTES
+from testbed.transport.connection import Connection
+from testbed.transport.messages import ControlMessage, MessageType
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import UdpCarrier
 from testbed.transport.net.udp_socket import UdpSocket
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.repair import REPAIRS
+from testbed.transport.routine import LEAST_S, Gathering
+from testbed.transport.tolerance import FractionRule, StopRule
+from testbed.transport.wire import HEADER_BYTES
 from tests.transport.loopback import site
 from tests.transport.test_routine import data_of
 from tests.transport.virtual import Two, all_frames, layout_of, new_receiver, new_sender

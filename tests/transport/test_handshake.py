@@ -8,10 +8,10 @@ import socket
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
-from testbed.transport.core.messages import Hello
-from testbed.transport.core.wire import new_frames
+from testbed.transport.messages import Hello
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import open_data_sockets
+from testbed.transport.wire import new_frames
 from tests.transport.loopback import (
     SESSION,
     both,
@@ -65,7 +65,7 @@ def test_a_layout_that_no_hello_can_hold_is_refused_with_what_helps():
 
 @both
 def test_strangers_are_counted_and_hold_nobody_up(protocol, monkeypatch):
-    monkeypatch.setattr("testbed.transport.core.joining.HELLO_WITHIN_S", 60.0)
+    monkeypatch.setattr("testbed.transport.joining.HELLO_WITHIN_S", 60.0)
     place = site(protocol, workers=2)
     opened = in_thread(lambda: open_endpoint(place.server()))
     hello = Hello(session=SESSION, name="worker-1").message().encode()
@@ -112,7 +112,7 @@ def test_the_operator_reads_why_a_worker_could_not_join(protocol, changes, reads
 
 
 def test_a_stranger_who_says_nothing_is_shown_out_in_time(monkeypatch):
-    monkeypatch.setattr("testbed.transport.core.joining.HELLO_WITHIN_S", 0.1)
+    monkeypatch.setattr("testbed.transport.joining.HELLO_WITHIN_S", 0.1)
     place = site()
     opened = in_thread(lambda: open_endpoint(place.server()))
     with knock(place) as silent:

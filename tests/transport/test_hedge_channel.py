@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, preset
-from testbed.transport.core.messages import KEY_BYTES
+from testbed.transport.messages import KEY_BYTES
 from testbed.transport.net.link import HedgeChannel
 from testbed.transport.net.stream import Stream
 from tests.own_network import alone, drop

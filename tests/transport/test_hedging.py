@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.transport.core.hedging import HEAD_BYTES, PIECE_BYTES, Hedge
+from testbed.transport.hedging import HEAD_BYTES, PIECE_BYTES, Hedge
 
 SESSION = 7
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, open_endpoint
-from testbed.transport.core.messages import ControlMessage, MessageType, body_limits
-from testbed.transport.core.wire import new_frames
+from testbed.transport.messages import ControlMessage, MessageType, body_limits
+from testbed.transport.wire import new_frames
 from tests.fuzz.connections import attack
 from tests.own_network import alone, drop
 from tests.transport.loopback import both, in_thread, joined, site, udp_of

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.transport import native
-from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST, NUMPY, window_of
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.wire import (
+from testbed.transport.hot_path import ASK_FIRST, ASK_LAST, NUMPY, window_of
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.native import HOT_PATH, LIBRARY, WHY_NONE
+from testbed.transport.net.udp_socket import BatchSender
+from testbed.transport.wire import (
     CHUNK_BITS,
     NUMBER_MODULUS,
     SEND_INDEX_MODULUS,
@@ -22,8 +24,6 @@ from testbed.transport.core.wire import (
     numbers_of,
     stamps_of,
 )
-from testbed.transport.native import HOT_PATH, LIBRARY, WHY_NONE
-from testbed.transport.net.udp_socket import BatchSender
 
 needs_compiled = pytest.mark.skipif(not HOT_PATH.compiled, reason=f"the hot path in C: {WHY_NONE}")
 BOTH = [

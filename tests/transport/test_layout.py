@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import PayloadLayout
-from testbed.transport.core.errors import PeerLost, ProtocolError
-from testbed.transport.core.layout import MAX_CHUNKS
-from testbed.transport.core.repair import (
+from testbed.transport.errors import PeerLost, ProtocolError
+from testbed.transport.layout import MAX_CHUNKS
+from testbed.transport.repair.base import (
     SENDER_TRANSITIONS,
     SenderEvent,
     SenderMachine,
     SenderState,
 )
-from testbed.transport.core.wire import check_chunk_bytes, fields, new_frames
+from testbed.transport.wire import check_chunk_bytes, fields, new_frames
 
 layouts = st.builds(
     PayloadLayout,

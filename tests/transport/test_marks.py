@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from testbed.shared import dscp
 from testbed.transport import Marks, OrderContext, preset
-from testbed.transport.core.order import MarkedOrder
-from testbed.transport.core.wire import fields
 from testbed.transport.net.udp_socket import UdpSocket
-from testbed.transport.policies.order import InOrder, LayerAndMagnitude, Shuffled, sending_order
+from testbed.transport.order import InOrder, LayerAndMagnitude, MarkedOrder, Shuffled, sending_order
+from testbed.transport.wire import fields
 from tests.transport.test_routine import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
 from tests.transport.virtual import layout_of
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.tolerance import StopRule, required_chunks
-from testbed.transport.policies.tolerance import EarlyClose
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.tolerance import EarlyClose, StopRule, required_chunks
 from tests.transport import virtual
 from tests.transport.virtual import DELAY_S, Two, layout_of, random_payload
 

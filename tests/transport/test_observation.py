@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from testbed.transport import Leg, Observation, SendingPath, open_endpoint, preset
-from testbed.transport.core.events import OBSERVATION_INTERVAL_S
-from testbed.transport.core.messages import ControlMessage, MessageType, pack_arrivals
-from testbed.transport.policies.congestion import FixedRate
+from testbed.transport.congestion import FixedRate
+from testbed.transport.events import OBSERVATION_INTERVAL_S
+from testbed.transport.messages import ControlMessage, MessageType, pack_arrivals
 from tests.transport.loopback import in_thread, site
 from tests.transport.virtual import layout_of, new_sender
 

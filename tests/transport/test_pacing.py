@@ -10,17 +10,17 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
 from testbed.simulate.party import link_up
 from testbed.simulate.way import Way
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.messages import ControlMessage, MessageType, pack_arrivals
-from testbed.transport.core.pacing import CATCH_UP_S, QUANTUM_S, Pacer
-from testbed.transport.core.path_estimates import FALLEN, PathEstimates
-from testbed.transport.core.repair import SenderEvent
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.core.wire import wire_bytes
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS, Passes
-from testbed.transport.policies.repair.passes import PassesSender
+from testbed.transport.congestion import FixedRate
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.messages import ControlMessage, MessageType, pack_arrivals
+from testbed.transport.pacing import CATCH_UP_S, QUANTUM_S, Pacer
+from testbed.transport.path_estimates import FALLEN, PathEstimates
+from testbed.transport.repair import REPAIRS, Passes
+from testbed.transport.repair.base import SenderEvent
+from testbed.transport.repair.passes import PassesSender
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.tolerance import FractionRule
+from testbed.transport.wire import wire_bytes
 from tests.transport.virtual import Recorder, connections, layout_of, new_sender, random_payload
 
 SIZE = 1514

@@ -13,11 +13,11 @@ from testbed.lab.kernel.namespaces import entered, hold
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import inside
 from testbed.transport import PeerLost, open_endpoint
-from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES, HEADER_BYTES
 from testbed.transport.net import path_mtu
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.path_mtu import check_chunk_fits, largest_chunk_bytes, path_mtu_bytes
 from testbed.transport.net.udp_socket import SOL_UDP, UDP_SEGMENT, UdpSocket
+from testbed.transport.wire import DEFAULT_CHUNK_BYTES, HEADER_BYTES
 from tests.own_network import alone
 from tests.transport.loopback import in_thread, site
 from tests.transport.virtual import random_payload

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from testbed.transport.core.events import Announced
-from testbed.transport.core.wire import wire_bytes
+from testbed.transport.events import Announced
+from testbed.transport.wire import wire_bytes
 from tests.transport.virtual import TIMEOUT_S, Two, gone, random_payload, reports
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from testbed.transport import SendingPath, preset
-from testbed.transport.core.wire import wire_bytes
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS, Passes
+from testbed.transport.congestion import FixedRate
+from testbed.transport.repair import REPAIRS, Passes
+from testbed.transport.wire import wire_bytes
 from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
 
 _RATE_BPS = 100e6

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from testbed.transport import PRESETS, Fixed, Leg, Phased, ProtocolConfig, preset
-from testbed.transport.core.errors import check_number
-from testbed.transport.policies.tolerance import EarlyClose, PerLayer, TimeBound
-from testbed.transport.protocols import REGISTRIES
+from testbed.transport.errors import check_number
+from testbed.transport.presets import REGISTRIES
+from testbed.transport.tolerance import EarlyClose, PerLayer, TimeBound
 from tests.transport.loopback import site
 
 

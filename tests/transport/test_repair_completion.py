@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from testbed.transport import SendingPath
-from testbed.transport.core.tolerance import required_chunks
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.congestion import FixedRate
+from testbed.transport.repair import REPAIRS
+from testbed.transport.tolerance import required_chunks
 from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
 
 RATE_BPS = 100e6

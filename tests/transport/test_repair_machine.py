@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from testbed.transport import SendingPath
-from testbed.transport.core.messages import ControlMessage
-from testbed.transport.core.tolerance import required_chunks
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.messages import ControlMessage
+from testbed.transport.repair import REPAIRS
+from testbed.transport.tolerance import required_chunks
 from tests.transport.virtual import Recorder, layout_of, new_receiver, new_sender, random_payload
 
 _WIRE_BYTES = 32 + 42  # a datagram of layout_of's chunks

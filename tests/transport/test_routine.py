@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, preset
-from testbed.transport.core.messages import Ack, ControlMessage, MessageType
-from testbed.transport.core.routine import Quiet
-from testbed.transport.core.wire import (
+from testbed.transport.congestion import FixedRate
+from testbed.transport.messages import Ack, ControlMessage, MessageType
+from testbed.transport.native import HOT_PATH, LIBRARY, WHY_NONE
+from testbed.transport.net.driver import Driver, Waiter
+from testbed.transport.net.sealing import TAG_BYTES, Authentication, authentication
+from testbed.transport.net.udp_data import UdpData
+from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.repair.passes import PassesSender
+from testbed.transport.routine import Quiet
+from testbed.transport.wire import (
     ACK_REQUESTED,
     CHUNK_BITS,
     NUMBER_MODULUS,
     SEND_INDEX_MODULUS,
     fields,
 )
-from testbed.transport.native import HOT_PATH, LIBRARY, WHY_NONE
-from testbed.transport.net.driver import Driver, Waiter
-from testbed.transport.net.sealing import TAG_BYTES, Authentication, authentication
-from testbed.transport.net.udp_data import UdpData
-from testbed.transport.net.udp_socket import UdpSocket
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair.passes import PassesSender
 from tests.transport.loopback import run_all, site
 from tests.transport.virtual import Two, all_frames, random_payload
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from testbed.transport import open_endpoint, preset
-from testbed.transport.policies.order import LargestMagnitudeFirst
+from testbed.transport.order import LargestMagnitudeFirst
 from tests.transport.loopback import in_thread, site
 from tests.transport.virtual import random_payload
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from testbed.transport.core.layout import MAX_CHUNKS
-from testbed.transport.core.messages import ControlMessage, MessageType, body_limits
+from testbed.transport.layout import MAX_CHUNKS
+from testbed.transport.messages import ControlMessage, MessageType, body_limits
 from testbed.transport.net.stream import Stream
 from tests.transport.loopback import in_thread, tcp_pair
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import ControlParser, MessageType, body_limits, pack_bitmap
+from testbed.transport.errors import ProtocolError
+from testbed.transport.messages import ControlParser, MessageType, body_limits, pack_bitmap
 from testbed.transport.net.tcp import (
     Selection,
     available_congestion_controls,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from testbed.transport import preset
-from testbed.transport.core.messages import PASS, ControlMessage, MessageType
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import Once
-from testbed.transport.policies.tolerance import EarlyClose, TimeBound
+from testbed.transport.congestion import FixedRate
+from testbed.transport.messages import PASS, ControlMessage, MessageType
+from testbed.transport.repair import Once
+from testbed.transport.tolerance import EarlyClose, TimeBound
 from tests.transport import virtual
 from tests.transport.virtual import DELAY_S, Two, ended, gone, layout_of, reports
 

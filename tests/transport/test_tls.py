@@ -12,9 +12,9 @@ import pytest
 
 from testbed.shared.input_error import InputError
 from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
-from testbed.transport.core.wire import fields, new_frames
 from testbed.transport.net import keys
 from testbed.transport.net.tls import Credentials, Tls, TlsError
+from testbed.transport.wire import fields, new_frames
 from tests.transport.loopback import SESSION, carry, in_thread, joined, site, udp_of
 
 NAMES = ["server", "worker-1", "worker-2"]

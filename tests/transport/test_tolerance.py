@@ -9,10 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.transport import Fixed, PayloadLayout, Phased, SendingPath, as_policy
-from testbed.transport.core.tolerance import required_chunks
-from testbed.transport.core.wire import wire_bytes
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.tolerance import EarlyClose, PerLayer, QuickLossOnly, TensorBounds
+from testbed.transport.congestion import FixedRate
+from testbed.transport.tolerance import (
+    EarlyClose,
+    PerLayer,
+    QuickLossOnly,
+    TensorBounds,
+    required_chunks,
+)
+from testbed.transport.wire import wire_bytes
 from tests.transport.virtual import Network, layout_of, progress, random_payload, transfer
 
 

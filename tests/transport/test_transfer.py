@@ -7,13 +7,13 @@ import pytest
 
 from testbed.shared.input_error import InputError
 from testbed.transport import ProtocolError, StopRule
-from testbed.transport.core.messages import PASS, ControlMessage, MessageType, pack_arrivals
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import FractionRule
-from testbed.transport.core.wire import fields, wire_bytes
-from testbed.transport.policies.congestion import FixedRate
-from testbed.transport.policies.repair import REPAIRS, Passes
-from testbed.transport.policies.repair.passes import PassesSender
+from testbed.transport.congestion import FixedRate
+from testbed.transport.messages import PASS, ControlMessage, MessageType, pack_arrivals
+from testbed.transport.repair import REPAIRS, Passes
+from testbed.transport.repair.passes import PassesSender
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.tolerance import FractionRule
+from testbed.transport.wire import fields, wire_bytes
 from tests.transport.virtual import (
     Network,
     Recorder,

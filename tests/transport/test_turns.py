@@ -5,12 +5,12 @@ import socket
 import numpy as np
 import pytest
 
-from testbed.transport.core.connection import Connection
-from testbed.transport.core.incoming import Incoming
-from testbed.transport.core.messages import Ack, ControlMessage, MessageType
-from testbed.transport.core.wire import fields, new_frames
+from testbed.transport.connection import Connection
+from testbed.transport.messages import Ack, ControlMessage, MessageType
 from testbed.transport.net.link import Link
 from testbed.transport.net.stream import Stream
+from testbed.transport.receiver import Incoming
+from testbed.transport.wire import fields, new_frames
 from tests.transport.loopback import joined, site, tcp_pair
 from tests.transport.test_gathering import FakeSocket, OneSender
 from tests.transport.test_routine import data_of

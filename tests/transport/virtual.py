@@ -17,20 +17,19 @@ from testbed.simulate.link import Link
 from testbed.simulate.party import Party, link_up
 from testbed.simulate.way import Way
 from testbed.transport import PayloadLayout, SendingPath, StopRule
-from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.core.connection import Connection
-from testbed.transport.core.connection_settings import ConnectionSettings, LeaveOut
-from testbed.transport.core.events import PeerGone, TransferDone, TransferReport
-from testbed.transport.core.incoming import Receiver
-from testbed.transport.core.messages import Hello, Welcome
-from testbed.transport.core.order import ChunkOrder
-from testbed.transport.core.outgoing import Sender
-from testbed.transport.core.repair import Repair
-from testbed.transport.core.tolerance import FractionRule, Progress
-from testbed.transport.core.wire import CHUNK_BITS, wire_bytes
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS, FixedRate
-from testbed.transport.policies.order import InOrder
-from testbed.transport.policies.repair import REPAIRS, Passes
+from testbed.transport.congestion import CONGESTION_CONTROLS, FixedRate
+from testbed.transport.congestion.base import CongestionControl, Feedback
+from testbed.transport.connection import Connection
+from testbed.transport.events import PeerGone, TransferDone, TransferReport
+from testbed.transport.messages import Hello, Welcome
+from testbed.transport.order import ChunkOrder, InOrder
+from testbed.transport.receiver import Receiver
+from testbed.transport.repair import REPAIRS, Passes
+from testbed.transport.repair.base import Repair
+from testbed.transport.sender import Sender
+from testbed.transport.settings import ConnectionSettings, LeaveOut
+from testbed.transport.tolerance import FractionRule, Progress
+from testbed.transport.wire import CHUNK_BITS, wire_bytes
 
 Bytes = NDArray[np.uint8]
 SESSION = 0xC0FFEE

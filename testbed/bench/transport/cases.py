@@ -9,7 +9,7 @@ from typing import Any
 
 from testbed.bench.transport.network import LinkKind
 from testbed.transport import CONGESTION_CONTROLS, REPAIRS
-from testbed.transport.core.wire import DEFAULT_CHUNK_BYTES
+from testbed.transport.wire import DEFAULT_CHUNK_BYTES
 
 MOST_REPETITIONS = 12
 OURS = "ours"

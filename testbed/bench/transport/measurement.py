@@ -28,8 +28,8 @@ from testbed.lab.kernel.namespaces import enter
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import MessageError, Messages
 from testbed.transport import Credentials, EndpointConfig, PayloadLayout, open_endpoint, preset
-from testbed.transport.core.wire import DATA_PORTS
 from testbed.transport.net import keys
+from testbed.transport.wire import DATA_PORTS
 
 _CONTROL_PORT = 46999  # below the ports on which links lose
 

@@ -24,7 +24,7 @@ from testbed.lab.kernel.namespaces import CLONE_NEWNET, entered
 from testbed.lab.kernel.packet_filter import PacketFilter
 from testbed.lab.kernel.rtnetlink import bring_up_silent
 from testbed.lab.kernel.shaping import LinkShape, inside, shape
-from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.wire import DATA_PORTS
 
 SERVER_ADDRESS = "10.77.0.1"
 # What queues hold: the product of rate and delay plus this, so that TCP finds a usual buffer.

@@ -14,8 +14,8 @@ from typing import Any
 from scipy.special import stdtrit
 
 from testbed.bench.transport.cases import GLOO, OURS, Case
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.wire import wire_bytes
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.wire import wire_bytes
 
 NARROW = 0.1  # the ends of a narrow interval are at most this far from the median, as a share
 TIME_S = 3.0

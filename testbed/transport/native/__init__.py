@@ -1,6 +1,6 @@
 """The transport's hot path in C, where the package was installed with a C compiler at hand.
 
-It imports `core` and numpy. To add a function: give it a twin in `core/hot_path.py` (numpy) or
+It imports the transport and numpy. To add a function: give it a twin in `hot_path.py` (numpy) or
 `net/udp_socket.py` (plain calls), and a test that compares the two.
 """
 

@@ -1,6 +1,6 @@
 /* What every datagram passes, in C: composing, sending, receiving and placing a batch.
 
-   `core/hot_path.py` does the same in numpy and `net/udp_socket.py` in plain calls; tests compare
+   `hot_path.py` does the same in numpy and `net/udp_socket.py` in plain calls; tests compare
    them. It is called through ctypes, which releases the interpreter's lock. There is no global
    state; whatever a datagram says is checked here before it is used. */
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.hot_path import NUMPY, Arrivals, Composer, HotPath, Placement
-from testbed.transport.core.routine import (
+from testbed.transport.hot_path import NUMPY, Arrivals, Composer, HotPath, Placement
+from testbed.transport.routine import (
     COALESCED_S,
     DECAY,
     GATHERED,

@@ -2,7 +2,7 @@
    pacer lets it, and takes what has gathered. `wait_working` does that while it waits, and returns
    when there is something to decide. Times are seconds on the monotonic clock.
 
-   `core/routine.py` says what belongs to it. Without this file each batch wakes the caller. */
+   `routine.py` says what belongs to it. Without this file each batch wakes the caller. */
 
 #include "batches.h"
 
@@ -22,7 +22,7 @@ static double clock_s(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* `core/pacing.py` has the same token bucket. */
+/* `pacing.py` has the same token bucket. */
 struct departing {
     const struct composing *composing;
     const struct sealing *sealing; /* NULL for none, as below */
@@ -89,14 +89,14 @@ API void depart(struct departing *it, double now_s)
     await_tokens(it);
 }
 
-/* `core/routine.py` has the same rate and the same waits. */
+/* `routine.py` has the same rate and the same waits. */
 struct arriving {
     struct receiving *receiving;
     const struct sealing *sealing;
     struct placing *placing;
     double due_s, most_s, rate, since_s, last_s;
     double gathered, least_s, window_s, pause_s, decay;
-    double quiet, lost_cost; /* until when nothing is said; `core/routine.py` says how it counts */
+    double quiet, lost_cost; /* until when nothing is said; `routine.py` says how it counts */
     int64_t count, missing;
     int64_t newest; /* the latest one's number; below 0: they may come in any order */
     int64_t reached; /* numbers since the first `newest` */

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from testbed.transport.core.connection import Connection
-from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.joining import SERVER
-from testbed.transport.core.messages import (
+from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.connection import Connection
+from testbed.transport.errors import ProtocolError
+from testbed.transport.joining import SERVER
+from testbed.transport.messages import (
     ControlMessage,
     ControlParser,
     Hello,
@@ -21,8 +21,6 @@ from testbed.transport.core.messages import (
     Welcome,
     body_limits,
 )
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.wire import HEADER_BYTES, wire_bytes
 from testbed.transport.native import HOT_PATH
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.config import EndpointConfig
@@ -40,9 +38,11 @@ from testbed.transport.net.tcp import (
 )
 from testbed.transport.net.udp_data import MAX_DRAINS, UdpData
 from testbed.transport.net.udp_socket import UdpSocket
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.order import NONE, sending_order
-from testbed.transport.policies.repair import REPAIRS
+from testbed.transport.order import NONE, sending_order
+from testbed.transport.repair import REPAIRS
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.settings import ConnectionSettings
+from testbed.transport.wire import HEADER_BYTES, wire_bytes
 
 _COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
 

@@ -8,16 +8,16 @@ from types import NoneType
 from typing import Any
 
 from testbed.shared.input_error import shown
-from testbed.transport.core.connection_settings import LeaveOut
-from testbed.transport.core.events import Observer
-from testbed.transport.core.joining import SERVER
-from testbed.transport.core.layout import PayloadLayout, layout_of
-from testbed.transport.core.messages import check_u32
-from testbed.transport.core.pacing import LONGEST_QUANTUM_S, QUANTUM_S
-from testbed.transport.core.wire import DATA_PORTS
+from testbed.transport.events import Observer
+from testbed.transport.joining import SERVER
+from testbed.transport.layout import PayloadLayout, layout_of
+from testbed.transport.messages import check_u32
 from testbed.transport.net.sealing import TAG_BYTES
 from testbed.transport.net.tls import Credentials
-from testbed.transport.protocols import ProtocolConfig
+from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
+from testbed.transport.presets import ProtocolConfig
+from testbed.transport.settings import LeaveOut
+from testbed.transport.wire import DATA_PORTS
 
 # What a field of each annotation takes, and the words for it.
 _KINDS: Mapping[Any, tuple[Any, str]] = {

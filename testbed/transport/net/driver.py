@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from testbed.transport.core.events import Event
-from testbed.transport.core.routine import COALESCED_S
+from testbed.transport.events import Event
 from testbed.transport.native.hot_path import Arriving, Departing, Polled, wait_working
 from testbed.transport.net.link import DataChannel, Link
 from testbed.transport.net.listener import Listener
 from testbed.transport.net.stream import Stream
+from testbed.transport.routine import COALESCED_S
 
 _LINGER_S = 1.0
 _LONGEST_WAIT_S = 60.0  # a selector takes no infinite one

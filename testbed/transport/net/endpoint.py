@@ -10,9 +10,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection import Connection, ConnectionState
-from testbed.transport.core.errors import PeerLost, TransportError
-from testbed.transport.core.events import (
+from testbed.transport.connection import Connection, ConnectionState
+from testbed.transport.errors import PeerLost, TransportError
+from testbed.transport.events import (
     Announced,
     Event,
     Joined,
@@ -20,15 +20,14 @@ from testbed.transport.core.events import (
     TransferDone,
     TransferReport,
 )
-from testbed.transport.core.joining import SERVER
-from testbed.transport.core.messages import MAX_ANNOUNCEMENT_BYTES
-from testbed.transport.core.tolerance import StopRuleFactory
+from testbed.transport.joining import SERVER
+from testbed.transport.messages import MAX_ANNOUNCEMENT_BYTES
 from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.driver import Driver
 from testbed.transport.net.link import Link
 from testbed.transport.net.membership import Membership
-from testbed.transport.policies.tolerance import Fixed
+from testbed.transport.tolerance import Fixed, StopRuleFactory
 
 
 class Handle:

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from testbed.transport.core.connection import Connection, ConnectionState
-from testbed.transport.core.events import OBSERVATION_INTERVAL_S, Observer
-from testbed.transport.core.hedging import Hedge
-from testbed.transport.core.routine import COALESCED_S
+from testbed.transport.connection import Connection, ConnectionState
+from testbed.transport.events import OBSERVATION_INTERVAL_S, Observer
+from testbed.transport.hedging import Hedge
 from testbed.transport.native.hot_path import Arriving, Departing
 from testbed.transport.net.sealing import TAG_BYTES, Keyed
 from testbed.transport.net.stream import Stream
+from testbed.transport.routine import COALESCED_S
 
 _READS_PER_TURN = 64
 _BYTES_PER_TURN = 1 << 11  # and what had come ahead of them
@@ -127,7 +127,7 @@ _CONTROL_BYTES = 1 << 11
 class DataChannel:
     """What carries the data between this side and one peer; this one carries nothing."""
 
-    # What is sent, and what is taken, during a wait without a wake-up: see `core.routine`.
+    # What is sent, and what is taken, during a wait without a wake-up: see `routine`.
     going: Departing | None = None
     coming: Arriving | None = None
     # Until when arrivals may gather before they are `read`; -math.inf for not at all.

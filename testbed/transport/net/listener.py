@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from testbed.shared.input_error import shown
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.joining import MAX_NEWCOMERS, Newcomer, UnknownSenderError
-from testbed.transport.core.messages import Hello
+from testbed.transport.errors import ProtocolError
+from testbed.transport.joining import MAX_NEWCOMERS, Newcomer, UnknownSenderError
+from testbed.transport.messages import Hello
 from testbed.transport.net.addresses import SocketAddress, in_words
 from testbed.transport.net.stream import Stream
 from testbed.transport.net.tls import Tls

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from testbed.transport.core.connection import Connection
-from testbed.transport.core.errors import PeerLost, ProtocolError
-from testbed.transport.core.events import Event, Joined, PeerGone
-from testbed.transport.core.joining import SERVER, Admission, UnknownSenderError
-from testbed.transport.core.messages import KEY_BYTES, Hello, MessageType, Welcome, reason_message
+from testbed.transport.connection import Connection
+from testbed.transport.errors import PeerLost, ProtocolError
+from testbed.transport.events import Event, Joined, PeerGone
+from testbed.transport.joining import SERVER, Admission, UnknownSenderError
+from testbed.transport.messages import KEY_BYTES, Hello, MessageType, Welcome, reason_message
 from testbed.transport.net.addresses import Host, in_words, resolve
 from testbed.transport.net.carriers import (
     Carrier,

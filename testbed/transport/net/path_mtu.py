@@ -8,9 +8,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from testbed.transport.core.wire import HEADER_BYTES
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
 from testbed.transport.net.udp_socket import refuse_fragments
+from testbed.transport.wire import HEADER_BYTES
 
 # From <linux/in.h>, <linux/in6.h> and <linux/udp.h>; Python's socket module lacks them.
 _MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}

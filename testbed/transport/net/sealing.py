@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.messages import KEY_BYTES
+from testbed.transport.messages import KEY_BYTES
 from testbed.transport.native.hot_path import LIBRARY, address_of, structure
 
 TAG_BYTES = 16

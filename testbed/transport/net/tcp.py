@@ -23,20 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.input_error import InputError
-from testbed.transport.core import worth
-from testbed.transport.core.connection import Connection
-from testbed.transport.core.connection_settings import ConnectionSettings
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.events import TransferReport
-from testbed.transport.core.incoming import Incoming
-from testbed.transport.core.layout import ELEMENT_BYTES, PayloadLayout
-from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap, unpack_bitmap
-from testbed.transport.core.outgoing import Outgoing, Stall
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import StopRule
+from testbed.transport import chunk_energy
+from testbed.transport.connection import Connection
+from testbed.transport.errors import ProtocolError
+from testbed.transport.events import TransferReport
+from testbed.transport.layout import ELEMENT_BYTES, PayloadLayout
+from testbed.transport.messages import ControlMessage, MessageType, pack_bitmap, unpack_bitmap
 from testbed.transport.net.link import DataChannel
 from testbed.transport.net.stream import tcp_info, unacknowledged_bytes
-from testbed.transport.protocols import ProtocolConfig
+from testbed.transport.presets import ProtocolConfig
+from testbed.transport.receiver import Incoming
+from testbed.transport.sender import Outgoing, Stall
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.settings import ConnectionSettings
+from testbed.transport.tolerance import StopRule
 
 _VALUES_BYTES = 2 * ELEMENT_BYTES
 
@@ -112,7 +112,7 @@ class Selection:
     ) -> tuple[NDArray[np.bool_], memoryview]:
         """Those with the most energy, the first of equals."""
         rows = layout.rows(payload)
-        energy = worth.energies(rows)
+        energy = chunk_energy.energies(rows)
         energy[~np.isfinite(energy)] = np.inf
         chosen = np.zeros(layout.chunk_count, dtype=np.bool_)
         chosen[np.argsort(-energy, kind="stable")[: self.count(layout)]] = True

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection import Connection
-from testbed.transport.core.connection_settings import LeaveOut
+from testbed.transport.connection import Connection
 from testbed.transport.native.hot_path import Arriving, Departing
 from testbed.transport.net.link import DataChannel
 from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.settings import LeaveOut
 
 # Full batches sent in a row before others get their turn; matters only when unpaced.
 _BATCHES_PER_TURN = 4

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared import dscp
-from testbed.transport.core.pacing import MAX_BATCH
 from testbed.transport.native.hot_path import LIBRARY, Arriving, Departing, address_of, structure
 from testbed.transport.net.addresses import PACKED_BYTES, SocketAddress, in_words, packed
 from testbed.transport.net.sealing import TAG_BYTES, Authentication, CompiledAuthentication
+from testbed.transport.pacing import MAX_BATCH
 
 SOL_UDP = 17
 UDP_SEGMENT = 103

@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.hot_path import NUMPY, HotPath
-from testbed.transport.core.layout import PayloadLayout, layout_of
-from testbed.transport.core.messages import MAX_WORTH_BYTES, check_u32
-from testbed.transport.core.order import ChunkOrder
-from testbed.transport.core.repair import Repair
-from testbed.transport.core.tolerance import Slowest
+from testbed.transport.hot_path import NUMPY, HotPath
+from testbed.transport.layout import PayloadLayout, layout_of
+from testbed.transport.messages import MAX_WORTH_BYTES, check_u32
+from testbed.transport.order import ChunkOrder
+from testbed.transport.repair.base import Repair
+from testbed.transport.tolerance import Slowest
 
 # Finished transfers that are remembered. What may still come for one crossed its STOP on the way,
 # and one peer's transfers in flight are few. What comes for an older one passes for stale, too.

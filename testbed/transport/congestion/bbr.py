@@ -25,8 +25,8 @@ is `bbr` with assumptions of ours:
 import math
 from enum import Enum
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.policies.congestion.path import (
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.congestion.path import (
     DATAGRAM_BYTES,
     DeliveryPlateau,
     MaxFilter,

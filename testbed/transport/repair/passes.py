@@ -11,26 +11,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.errors import ProtocolError, check_number
-from testbed.transport.core.messages import (
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.errors import ProtocolError, check_number
+from testbed.transport.messages import (
     PASS,
     ControlMessage,
     MessageType,
     pack_arrivals,
     unpack_arrivals,
 )
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import (
+from testbed.transport.order import Arranger
+from testbed.transport.path_estimates import PathEstimates
+from testbed.transport.repair.base import (
     ReceiverRepair,
     Repair,
     SenderEvent,
     SenderRepair,
     SenderState,
 )
-from testbed.transport.core.routine import Quiet
-from testbed.transport.core.tolerance import Progress
+from testbed.transport.routine import Quiet
+from testbed.transport.tolerance import Progress
 
 # Who walks looks up so often: at this share of the walk, within these bounds.
 _STEP_SHARE = 0.01

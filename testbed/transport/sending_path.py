@@ -3,18 +3,18 @@
 import math
 
 from testbed.shared import own_code
-from testbed.transport.core.congestion import CongestionControl
-from testbed.transport.core.pacing import (
+from testbed.transport.congestion.base import CongestionControl
+from testbed.transport.pacing import (
     MAX_BATCH,
     QUANTUM_S,
     SHORT_QUANTUM_S,
     UNPACED_BATCH,
     Pacer,
 )
-from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import SenderRepair
-from testbed.transport.core.routine import promises
-from testbed.transport.core.wire import MAX_DATAGRAM_BYTES, new_frames, wire_bytes
+from testbed.transport.path_estimates import PathEstimates
+from testbed.transport.repair.base import SenderRepair
+from testbed.transport.routine import promises
+from testbed.transport.wire import MAX_DATAGRAM_BYTES, new_frames, wire_bytes
 
 
 class SendingPath:

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import SENT, Ack, ControlMessage, MessageType
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.pacing import MAX_BATCH
-from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.repair import SenderEvent, SenderRepair, SenderState
-from testbed.transport.core.wire import SEND_INDEX_MODULUS
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.errors import ProtocolError
+from testbed.transport.messages import SENT, Ack, ControlMessage, MessageType
+from testbed.transport.order import Arranger
+from testbed.transport.pacing import MAX_BATCH
+from testbed.transport.path_estimates import PathEstimates
+from testbed.transport.repair.base import SenderEvent, SenderRepair, SenderState
+from testbed.transport.wire import SEND_INDEX_MODULUS
 
 _IN_FLIGHT, _ARRIVED, _LOST = 1, 2, 3
 # Older datagrams are forgotten, because no ACK can name them any more.

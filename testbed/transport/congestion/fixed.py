@@ -2,8 +2,8 @@
 
 import math
 
-from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.core.errors import check_number
+from testbed.transport.congestion.base import CongestionControl, Feedback
+from testbed.transport.errors import check_number
 
 
 class FixedRate(CongestionControl):

@@ -14,19 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection_settings import (
-    BOTH_HOLD,
-    NEVER,
-    NO_DOUBT,
-    SILENT,
-    ConnectionSettings,
-    Patience,
-)
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.events import Announced, Event, Joined, PeerGone, Started
-from testbed.transport.core.hot_path import Arrivals
-from testbed.transport.core.incoming import Incoming
-from testbed.transport.core.messages import (
+from testbed.transport.errors import ProtocolError
+from testbed.transport.events import Announced, Event, Joined, PeerGone, Started
+from testbed.transport.hot_path import Arrivals
+from testbed.transport.messages import (
     ControlMessage,
     ControlParser,
     Hello,
@@ -35,10 +26,19 @@ from testbed.transport.core.messages import (
     body_limits,
     reason_message,
 )
-from testbed.transport.core.outgoing import Outgoing
-from testbed.transport.core.routine import Departures, Expected
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import StopRule
+from testbed.transport.receiver import Incoming
+from testbed.transport.routine import Departures, Expected
+from testbed.transport.sender import Outgoing
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.settings import (
+    BOTH_HOLD,
+    NEVER,
+    NO_DOUBT,
+    SILENT,
+    ConnectionSettings,
+    Patience,
+)
+from testbed.transport.tolerance import StopRule
 
 
 class ConnectionState(Enum):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.hot_path import Composer, Placement
-from testbed.transport.core.pacing import Pacer
+from testbed.transport.hot_path import Composer, Placement
+from testbed.transport.pacing import Pacer
 
 GATHERED = 44  # as many as one segmented send of the peer
 LEAST_S = 2.5e-4  # a shorter rest saves nothing

@@ -5,9 +5,9 @@ Nothing is answered before, so a stranger learns nothing (`docs/concepts/connect
 
 from collections.abc import Mapping
 
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.messages import (
+from testbed.transport.errors import ProtocolError
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.messages import (
     HEADER_BYTES,
     ControlParser,
     Hello,

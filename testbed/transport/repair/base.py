@@ -13,13 +13,13 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import ControlMessage
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.path_estimates import PathEstimates
-from testbed.transport.core.routine import NOT_QUIET, Quiet
-from testbed.transport.core.tolerance import Progress
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.errors import ProtocolError
+from testbed.transport.messages import ControlMessage
+from testbed.transport.order import Arranger
+from testbed.transport.path_estimates import PathEstimates
+from testbed.transport.routine import NOT_QUIET, Quiet
+from testbed.transport.tolerance import Progress
 
 
 # A transfer ends if datagrams arrive with any probability above zero, since messages are reliable

@@ -14,8 +14,8 @@ that, since switches drop; a step is a datagram per round trip. Rules of ours:
 
 import math
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.policies.congestion.path import (
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.congestion.path import (
     DATAGRAM_BYTES,
     DeliveryPlateau,
     PathControl,

@@ -12,7 +12,22 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.connection_settings import (
+from testbed.transport.chunk_energy import decode
+from testbed.transport.errors import ProtocolError
+from testbed.transport.events import Event, TransferDone, TransferReport
+from testbed.transport.hot_path import Arrivals
+from testbed.transport.messages import ControlMessage, MessageType, pack_bitmap
+from testbed.transport.repair.base import ReceiverRepair
+from testbed.transport.routine import (
+    GATHERED,
+    NOT_QUIET,
+    Expected,
+    Gathering,
+    Quiet,
+    promises,
+)
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.settings import (
     DATA_BLOCKED,
     LATE,
     NEVER,
@@ -24,23 +39,8 @@ from testbed.transport.core.connection_settings import (
     Numbers,
     Patience,
 )
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.events import Event, TransferDone, TransferReport
-from testbed.transport.core.hot_path import Arrivals
-from testbed.transport.core.messages import ControlMessage, MessageType, pack_bitmap
-from testbed.transport.core.repair import ReceiverRepair
-from testbed.transport.core.routine import (
-    GATHERED,
-    NOT_QUIET,
-    Expected,
-    Gathering,
-    Quiet,
-    promises,
-)
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.tolerance import Lookback, Progress, StopRule, Took
-from testbed.transport.core.wire import HEADER_BYTES, fields, wire_bytes
-from testbed.transport.core.worth import decode
+from testbed.transport.tolerance import Lookback, Progress, StopRule, Took
+from testbed.transport.wire import HEADER_BYTES, fields, wire_bytes
 
 _UNTIMED = (StopRule.deadline_s, ReceiverRepair.deadline_s)
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import MAX_STOP_BYTES
-from testbed.transport.core.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, check_chunk_bytes
+from testbed.transport.errors import ProtocolError
+from testbed.transport.messages import MAX_STOP_BYTES
+from testbed.transport.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, check_chunk_bytes
 
 ELEMENT_BYTES = 4
 MAX_CHUNKS = 8 * MAX_STOP_BYTES

@@ -11,8 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared import own_code
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.connection_settings import (
+from testbed.transport.chunk_energy import MUST
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.errors import ProtocolError
+from testbed.transport.events import Event, Observation, TransferDone, TransferReport
+from testbed.transport.hot_path import ASK_FIRST, ASK_LAST
+from testbed.transport.layout import Leg
+from testbed.transport.messages import ControlMessage, MessageType, unpack_bitmap
+from testbed.transport.order import Arranger, OrderContext
+from testbed.transport.repair.base import SenderEvent, SenderState
+from testbed.transport.routine import Departures, promises
+from testbed.transport.sending_path import SendingPath
+from testbed.transport.settings import (
     DATA_BLOCKED,
     LATE,
     NEVER,
@@ -24,17 +34,7 @@ from testbed.transport.core.connection_settings import (
     Numbers,
     Patience,
 )
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.events import Event, Observation, TransferDone, TransferReport
-from testbed.transport.core.hot_path import ASK_FIRST, ASK_LAST
-from testbed.transport.core.layout import Leg
-from testbed.transport.core.messages import ControlMessage, MessageType, unpack_bitmap
-from testbed.transport.core.order import Arranger, OrderContext
-from testbed.transport.core.repair import SenderEvent, SenderState
-from testbed.transport.core.routine import Departures, promises
-from testbed.transport.core.sending_path import SendingPath
-from testbed.transport.core.wire import new_frames, wire_bytes
-from testbed.transport.core.worth import MUST
+from testbed.transport.wire import new_frames, wire_bytes
 
 # The fewest datagrams in flight that are worth a question before the window is full.
 _LEAST_QUESTION = 8

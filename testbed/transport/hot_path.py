@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.layout import PayloadLayout
-from testbed.transport.core.wire import (
+from testbed.transport.layout import PayloadLayout
+from testbed.transport.wire import (
     ACK_REQUESTED,
     CHUNK_BITS,
     NUMBER_MODULUS,

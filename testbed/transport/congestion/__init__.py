@@ -1,15 +1,15 @@
 """Congestion controls: how fast may a sender send?
 
-`core.congestion` has the interface. To add one: a file here and a line in `CONGESTION_CONTROLS`; or
+`base` has the interface. To add one: a file here and a line in `CONGESTION_CONTROLS`; or
 a file of your own, `congestion_control: ./mine.py`, which imports the transport alone.
 """
 
 from testbed.shared.registry import Registry
-from testbed.transport.core.congestion import CongestionControl
-from testbed.transport.policies.congestion.bbr import Bbr, Ltp
-from testbed.transport.policies.congestion.fixed import CompensatedRate, FixedRate
-from testbed.transport.policies.congestion.timely import Timely
-from testbed.transport.policies.congestion.window import Cubic, Reno
+from testbed.transport.congestion.base import CongestionControl
+from testbed.transport.congestion.bbr import Bbr, Ltp
+from testbed.transport.congestion.fixed import CompensatedRate, FixedRate
+from testbed.transport.congestion.timely import Timely
+from testbed.transport.congestion.window import Cubic, Reno
 
 CONGESTION_CONTROLS: Registry[CongestionControl] = Registry(
     "congestion control",

@@ -7,9 +7,9 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from testbed.transport.core.congestion import CongestionControl, Feedback
-from testbed.transport.core.errors import check_number
-from testbed.transport.core.path_estimates import FALLEN
+from testbed.transport.congestion.base import CongestionControl, Feedback
+from testbed.transport.errors import check_number
+from testbed.transport.path_estimates import FALLEN
 
 DATAGRAM_BYTES = 1514  # of MTU size, on an Ethernet wire
 INITIAL_WINDOW = 10  # datagrams; RFC 6928

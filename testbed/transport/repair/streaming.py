@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.core.messages import ControlMessage
-from testbed.transport.core.order import Arranger
-from testbed.transport.core.repair import Repair, SenderEvent, SenderState
-from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
-from testbed.transport.policies.repair.selective import AcknowledgingReceiver
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.messages import ControlMessage
+from testbed.transport.order import Arranger
+from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
+from testbed.transport.repair.base import Repair, SenderEvent, SenderState
+from testbed.transport.repair.selective import AcknowledgingReceiver
 
 _MOST_COPIES = 64
 _PLANNED = 256  # chunks that are looked at when copies compete with what comes next

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, ControlMessage
-from testbed.transport.core.repair import ReceiverRepair, Repair
-from testbed.transport.core.routine import NOT_QUIET, Quiet
-from testbed.transport.core.tolerance import Progress
-from testbed.transport.core.wire import (
+from testbed.transport.errors import ProtocolError
+from testbed.transport.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, ControlMessage
+from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
+from testbed.transport.repair.base import ReceiverRepair, Repair
+from testbed.transport.routine import NOT_QUIET, Quiet
+from testbed.transport.tolerance import Progress
+from testbed.transport.wire import (
     ACK_REQUESTED,
     NUMBER_MODULUS,
     SEND_INDEX_MODULUS,
     ahead_of,
     numbers_of,
 )
-from testbed.transport.policies.repair.acknowledged_sender import AcknowledgedSender
 
 # An ACK can name what is behind the newest by less than this.
 _NAMED = SEND_INDEX_MODULUS // 2

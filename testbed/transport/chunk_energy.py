@@ -10,8 +10,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.layout import PayloadLayout
+from testbed.transport.errors import ProtocolError
+from testbed.transport.layout import PayloadLayout
 
 MUST = 128
 _LARGEST = MUST - 1

@@ -8,13 +8,12 @@ from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
-from testbed.transport.core.errors import check_number
-from testbed.transport.core.layout import Leg
-from testbed.transport.core.tolerance import TolerancePolicy
-from testbed.transport.policies.congestion import CONGESTION_CONTROLS
-from testbed.transport.policies.order import MARKS, NONE, ORDERS, ByEnergy
-from testbed.transport.policies.repair import REPAIRS
-from testbed.transport.policies.tolerance import (
+from testbed.transport.congestion import CONGESTION_CONTROLS
+from testbed.transport.errors import check_number
+from testbed.transport.layout import Leg
+from testbed.transport.order import MARKS, NONE, ORDERS, ByEnergy
+from testbed.transport.repair import REPAIRS
+from testbed.transport.tolerance import (
     POLICIES,
     BoundedEnergy,
     EarlyClose,
@@ -23,6 +22,7 @@ from testbed.transport.policies.tolerance import (
     Phased,
     QuickLossOnly,
     TimeBound,
+    TolerancePolicy,
     as_policy,
 )
 
@@ -94,7 +94,7 @@ class ProtocolConfig:
         congestion_control: for `udp` an entry of CONGESTION_CONTROLS with its options; for `tcp`
             the kernel's name of an algorithm, which the kernel checks when the endpoint opens.
         control: how control messages go; `udp` only. `tcp`: over a connection of kernel TCP.
-            `hedged`: so, too, and while that is slow also in datagrams; see `core.hedging`.
+            `hedged`: so, too, and while that is slow also in datagrams; see `hedging`.
         marks: which chunks switches are to drop last, where queues know that
             (`priority_queue_bytes` in a lab's topology); `udp` only.
         keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`

@@ -13,8 +13,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.core.errors import ProtocolError
-from testbed.transport.core.wire import SEND_INDEX_MODULUS, U32_MAX
+from testbed.transport.errors import ProtocolError
+from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
 
 VERSION = 4  # not 3, which TLS has in the same place: it would take ours for a record of its own
 HEADER = struct.Struct("!BBHII")

@@ -12,8 +12,8 @@
 
 import math
 
-from testbed.transport.core.congestion import Feedback
-from testbed.transport.policies.congestion.path import (
+from testbed.transport.congestion.base import Feedback
+from testbed.transport.congestion.path import (
     DATAGRAM_BYTES,
     MINIMUM_WINDOW,
     MaxFilter,
