@@ -1,6 +1,6 @@
 """Congestion controls: how fast may a sender send?
 
-`base` has the interface. To add one: a file here and a line in `CONGESTION_CONTROLS`; or
+`base.py` has the interface. To add one: a file here and a line in `CONGESTION_CONTROLS`; or
 a file of your own, `congestion_control: ./mine.py`, which imports the transport alone.
 """
 

@@ -25,10 +25,10 @@ is `bbr` with assumptions of ours:
 import math
 from enum import Enum
 
-from testbed.transport.congestion.base import Feedback
-from testbed.transport.congestion.path import (
+from testbed.transport.congestion.base import (
     DATAGRAM_BYTES,
     DeliveryPlateau,
+    Feedback,
     MaxFilter,
     PathControl,
     Plateau,
@@ -117,13 +117,13 @@ class Bbr(PathControl):
 
     @property
     def _first_window_bytes(self) -> float:
-        """Before a rate is known; it doubles with each answer of a receiver that is always busy."""
+        """It counts before a rate is known; each reply of an always busy receiver doubles it."""
         unread = min(2 * self.path.unread_bytes.value, self.receive_buffer_bytes)
         return self._initial_bytes + unread
 
     @property
     def _least_bps(self) -> float:
-        """One datagram in a round trip: beyond that a slower pace relieves no path."""
+        """One datagram in a round trip is the slowest pace that relieves the path."""
         rtt_s = self.path.smoothed_rtt_s
         return 0.0 if rtt_s is None else self._datagram_bytes * 8 / rtt_s
 
@@ -183,7 +183,7 @@ class Bbr(PathControl):
             self._restarted = False
 
     def _count_losses(self, feedback: Feedback) -> None:
-        """At the end of a round: may it lower the bandwidth?"""
+        """Decides at the end of a round whether it may lower the bandwidth."""
         self._round_lost += feedback.lost_bytes
         self._round_settled += feedback.lost_bytes + feedback.delivered_bytes
         if not self.path.round_began:
@@ -203,7 +203,7 @@ class Bbr(PathControl):
             self._telling_rounds += 1
 
     def _excused(self, now_s: float) -> bool:
-        """Whether what was lost says nothing of the bandwidth."""
+        """Losses say nothing of the bandwidth now."""
         return self._lossy_from_s is not None and now_s - self._lossy_from_s < _MOST_EXCUSED_S
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
@@ -234,19 +234,19 @@ class Bbr(PathControl):
 
     @property
     def _unread_bytes(self) -> float:
-        """What may lie at a receiver that is busy, beside what is on the path."""
+        """So much may lie at a busy receiver, beside what is on the path."""
         return self.bandwidth_bps * self.path.unread_s.value / 8
 
     @property
     def _drained_bytes(self) -> float:
-        """What is in flight right after a feedback when there is no queue."""
+        """So much is in flight right after a feedback when there is no queue."""
         if self._is_large:
             return self.bdp_bytes + self._unread_bytes + _BATCH * self._datagram_bytes
         return self.bdp_bytes + self._unread_bytes + self.path.report_bytes.value
 
     @property
     def _is_large(self) -> bool:
-        """Whether the path holds more of this flow than three first windows."""
+        """The path holds more of this flow than three first windows."""
         return self.bdp_bytes > 3 * self._initial_bytes
 
     def _probe_bandwidth(self, now_s: float) -> None:
@@ -331,7 +331,7 @@ class Ltp(Bbr):
 
     @property
     def _queued(self) -> bool:
-        """Whether the last round trip shows a queue, or the last round a long one."""
+        """The last round trip shows a queue, or the last round a long one."""
         latest_s = self.path.latest_rtt_s
         if latest_s is None or not self.bandwidth_bps:
             return self.path.queued()

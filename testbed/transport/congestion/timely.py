@@ -14,10 +14,10 @@ that, since switches drop; a step is a datagram per round trip. Rules of ours:
 
 import math
 
-from testbed.transport.congestion.base import Feedback
-from testbed.transport.congestion.path import (
+from testbed.transport.congestion.base import (
     DATAGRAM_BYTES,
     DeliveryPlateau,
+    Feedback,
     PathControl,
     Plateau,
 )
@@ -119,7 +119,7 @@ class Timely(PathControl):
         self._round_lost = False
 
     def _plateau_bps(self, feedback: Feedback) -> float | None:
-        """An earlier rate that delivered as much, if there is one."""
+        """Returns an earlier rate that delivered as much, or None."""
         if feedback.app_limited or self._rate is None:
             return None
         plateau = _START_PLATEAU if self.starting else _PLATEAU
@@ -137,7 +137,7 @@ class Timely(PathControl):
         self._rate = max(self._rate / 2, self._floor_bps)
 
     def _step(self, rtt_s: float, feedback: Feedback) -> None:
-        """Algorithm 1 for one round trip."""
+        """Runs Algorithm 1 for one round trip."""
         assert self._rate is not None
         previous_s = rtt_s if self._previous_s is None else self._previous_s
         difference_s = rtt_s - previous_s
@@ -176,7 +176,7 @@ class Timely(PathControl):
         self._rate = max(rate, self._floor_bps)
 
     def _rise_bps(self) -> float:
-        """What a round without growth of the round trip adds: five steps after some of them."""
+        """A round trip that does not grow adds one step, after some such rounds five."""
         self._calm_rounds += 1
         if self._calm_rounds < _HYPERACTIVE_ROUNDS:
             return self._floor_bps
@@ -184,7 +184,7 @@ class Timely(PathControl):
 
     @property
     def _overflown(self) -> bool:
-        """Whether the round lost data to a queue."""
+        """The round lost data to a queue."""
         return self._round_lost and self.path.queued()
 
     @property

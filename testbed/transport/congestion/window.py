@@ -12,10 +12,10 @@
 
 import math
 
-from testbed.transport.congestion.base import Feedback
-from testbed.transport.congestion.path import (
+from testbed.transport.congestion.base import (
     DATAGRAM_BYTES,
     MINIMUM_WINDOW,
+    Feedback,
     MaxFilter,
     PathControl,
 )
@@ -106,7 +106,7 @@ class Reno(PathControl):
             self._round_lost = self._round_settled = 0
 
     def _validated(self, feedback: Feedback) -> bool:
-        """Whether the window was used recently."""
+        """The sender used at least half of the window in the last two rounds."""
         settled = feedback.delivered_bytes + feedback.lost_bytes
         used = feedback.in_flight_bytes + settled
         if self.path.round_began:
@@ -144,7 +144,7 @@ class Reno(PathControl):
             self._recovering = False
 
     def _increase(self, delivered_bytes: float, now_s: float) -> float:
-        """What congestion avoidance adds to the window for the delivered bytes."""
+        """Congestion avoidance adds so many bytes to the window."""
         return self._datagram_bytes * delivered_bytes / self._window
 
     def _after_loss(self) -> float:

@@ -1,6 +1,6 @@
 """Repairs: how is what was lost sent again?
 
-`base` has the interface. To add one: a file here and a line in `REPAIRS`; or a file of your
+`base.py` has the interface. To add one: a file here and a line in `REPAIRS`; or a file of your
 own, `repair: ./mine.py`, which imports the transport alone.
 """
 
