@@ -28,8 +28,8 @@ from testbed.run import manifest
 from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.shared import run_directory, yaml_input
 from testbed.shared.yaml_input import InputError
+from testbed.training.filling import mean_into
 from testbed.training.run_context import RunContext
-from testbed.training.vectors import mean_into
 from testbed.transport import PayloadLayout
 
 LADDER = (0.1, 0.2, 0.4, 0.6, 0.8)

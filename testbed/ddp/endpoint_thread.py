@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from testbed.ddp.lateness import Lateness, Patient, patient
 from testbed.ddp.residuals import Residual
-from testbed.training.filling import Filling, estimate_mean
-from testbed.training.filling.error_feedback import ErrorFeedback
-from testbed.training.vectors import all_finite
+from testbed.training.filling import Filling, all_finite, estimate_mean
+from testbed.training.fillings import ErrorFeedback
 from testbed.transport import (
     Endpoint,
     EndpointConfig,

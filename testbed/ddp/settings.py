@@ -19,7 +19,8 @@ from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.shared.version import version
 from testbed.training.detector import Detector, GradientNorm
-from testbed.training.filling import FILLINGS, Filling
+from testbed.training.filling import Filling
+from testbed.training.fillings import FILLINGS
 from testbed.transport import Leg, ProtocolConfig, preset
 from testbed.transport.settings import LeaveOut
 from testbed.transport.tolerance import PerLayer, StopRuleFactory

@@ -28,7 +28,7 @@ from testbed.ddp.settings import Settings
 from testbed.ddp.torch_hooks import Hook, TorchHook
 from testbed.shared.input_error import InputError
 from testbed.training.detector import Observation
-from testbed.training.vectors import mean_into
+from testbed.training.filling import mean_into
 from testbed.transport import PeerLost
 from testbed.transport.wire import U32_MAX
 

@@ -26,7 +26,7 @@ from testbed.experiment import Experiment, json_schema
 from testbed.shared import docstrings, own_code, units
 from testbed.shared.named_sections import all_sections
 from testbed.shared.registry import Registry
-from testbed.training.filling import FILLINGS
+from testbed.training.fillings import FILLINGS
 from testbed.training.models import MODELS
 from testbed.transport.presets import REGISTRIES
 from testbed.transport.tolerance import POLICIES

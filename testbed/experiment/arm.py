@@ -22,7 +22,7 @@ from testbed.shared.named_sections import folders
 from testbed.shared.problems import optional
 from testbed.shared.registry import did_you_mean
 from testbed.shared.section import Section
-from testbed.training.filling import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
+from testbed.training.fillings import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import Leg, presets
 from testbed.transport.presets import REGISTRIES, ProtocolConfig
 from testbed.transport.tolerance import Fixed

@@ -17,7 +17,7 @@ from testbed.experiment import Experiment
 from testbed.experiment.arm import Arm, Filling
 from testbed.shared import docstrings, units
 from testbed.shared.named_sections import Schema, name_schema, when
-from testbed.training.filling import FILLINGS
+from testbed.training.fillings import FILLINGS
 from testbed.training.models import BUILDERS
 from testbed.training.optimisers import OPTIMISERS
 from testbed.transport import presets

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from testbed.training.filling import Vector
 from testbed.training.learner import Learner
-from testbed.training.vectors import Vector
 
 
 @contextmanager

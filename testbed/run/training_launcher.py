@@ -58,7 +58,7 @@ def main() -> None:
 
         from testbed.training import coordination, server, worker
         from testbed.training.model_and_data import ModelAndData
-        from testbed.training.vectors import SharedVectors
+        from testbed.training.run_context import SharedVectors
 
         for module in _USED_LATER:
             importlib.import_module(module)

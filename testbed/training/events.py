@@ -1,5 +1,6 @@
 """The records that training appends to its event logs, and the effects of loss that they hold."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training.vectors import Vector, finite
+from testbed.training.filling import Vector
 from testbed.transport import Endpoint, Leg, Observation, PayloadLayout, TransferReport
 
 # Vectors are read in pieces, which avoids a copy of a whole model in double precision.
@@ -18,6 +19,11 @@ _MEASURED = (
     *("bytes_sent", "bytes_received", "control_bytes", "retransmitted_bytes", "duplicates"),
     *("began_s", "ended_s", "duration_s"),
 )
+
+
+def finite(value: float) -> float | None:
+    """The value, or None when it is NaN or infinite (JSON has neither)."""
+    return value if math.isfinite(value) else None
 
 
 def nonfinite(values: NDArray[np.float32]) -> int:

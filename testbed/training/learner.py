@@ -13,7 +13,7 @@ from torch import nn
 from testbed.shared import own_code
 from testbed.training import models, optimisers
 from testbed.training.datasets.base import Dataset
-from testbed.training.vectors import Vector
+from testbed.training.filling import Vector
 
 
 class Learner:

@@ -1,6 +1,7 @@
 """The context of a run that server and workers share: configuration, addresses, payload layout."""
 
 import math
+import mmap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from pydantic import TypeAdapter
 from testbed.shared import drop_order, own_code
 from testbed.training import coordination, models
 from testbed.training.datasets import splits
-from testbed.training.filling import FILLINGS, Filling, Unread
+from testbed.training.filling import Filling, Vector
+from testbed.training.fillings import FILLINGS, Unread
 from testbed.training.learner import Learner, PayloadOnly, Replica
 from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
@@ -39,6 +41,20 @@ _BARRIER_SLACK_S = 30.0
 _SEGMENTATION = False  # the queues of a lab hold packets
 _PHASES: TypeAdapter[DetectorParameters] = TypeAdapter(AnyPhases)
 _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
+
+
+class SharedVectors:
+    """Vectors for each worker, in memory that children share, to compare arrived with sent."""
+
+    def __init__(self, workers: Sequence[str], elements: int) -> None:
+        self.gradients = {name: _shared(elements) for name in workers}
+        self.updates = {name: _shared(elements) for name in workers}
+        self.weights = {name: _shared(elements) for name in workers}
+
+
+def _shared(elements: int) -> Vector:
+    """Zeros in memory that children of this process share; untouched pages take no memory."""
+    return np.frombuffer(mmap.mmap(-1, 4 * elements), dtype=np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)

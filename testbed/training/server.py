@@ -19,13 +19,13 @@ from testbed.training.events import (
     TransferLog,
     deviation,
     divergence,
+    finite,
     nonfinite,
     write_endpoint,
 )
-from testbed.training.filling import estimate_mean
+from testbed.training.filling import estimate_mean, mean_into
 from testbed.training.phases import Observation
-from testbed.training.run_context import RunContext
-from testbed.training.vectors import SharedVectors, finite, mean_into
+from testbed.training.run_context import RunContext, SharedVectors
 from testbed.transport import Leg, TransferReport
 from testbed.transport.net.carriers import DataSockets
 

@@ -5,10 +5,9 @@ import numpy as np
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training import broadcasts, pace
 from testbed.training.coordination import Follower
-from testbed.training.events import CongestionLog, TransferLog, nonfinite, write_endpoint
+from testbed.training.events import CongestionLog, TransferLog, finite, nonfinite, write_endpoint
 from testbed.training.filling import Mask, estimate_mean, payload_of
-from testbed.training.run_context import RunContext
-from testbed.training.vectors import SharedVectors, finite
+from testbed.training.run_context import RunContext, SharedVectors
 from testbed.transport import Endpoint, Leg, TransferReport
 from testbed.transport.net.carriers import DataSockets
 

@@ -5,7 +5,7 @@ import pytest
 
 from testbed.ddp import endpoint_thread
 from testbed.ddp.endpoint_thread import SERVER, OwnerThread, Part, WorkerThread, name_of
-from testbed.training.filling import FILLINGS
+from testbed.training.fillings import FILLINGS
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
 
 ELEMENTS = 10

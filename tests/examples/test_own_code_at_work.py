@@ -11,7 +11,7 @@ import torch
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, optimisers, prerequisites
 from testbed.training.datasets import splits
-from testbed.training.filling import FILLINGS
+from testbed.training.fillings import FILLINGS
 from testbed.training.learner import Replica
 from testbed.training.learning_rate import Position
 from testbed.training.models import build

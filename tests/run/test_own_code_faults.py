@@ -12,7 +12,8 @@ import torch
 
 from testbed.shared import failure, own_code
 from testbed.training import optimisers
-from testbed.training.filling import FILLINGS, estimate_mean, payload_of
+from testbed.training.filling import estimate_mean, payload_of
+from testbed.training.fillings import FILLINGS
 from testbed.training.learner import Replica
 from testbed.training.phases import Observation, observe
 from testbed.training.run_context import RunContext

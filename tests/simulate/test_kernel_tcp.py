@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from testbed.simulate.kernel_tcp import CONGESTION_CONTROLS, TcpSender
-from testbed.training.filling.error_feedback import ErrorFeedback
+from testbed.training.fillings import ErrorFeedback
 from testbed.transport import preset
 from testbed.transport.order import Arranger
 from testbed.transport.path_estimates import PathEstimates
@@ -178,7 +178,7 @@ def test_a_simulated_and_a_real_connection_choose_deliver_and_owe_the_same(keep)
             memory = ErrorFeedback().sender_memory(layout)
             memory.payload(sent)
             memory.settle(report)
-            owed.append(memory.owed)
+            owed.append(memory.residual)
         assert np.array_equal(owed[0], owed[1])
         # Owed is what was not delivered, and nothing else.
         assert np.array_equal(owed[0] + delivered, sent)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from testbed.training.filling import FILLINGS
+from testbed.training.fillings import FILLINGS
 from testbed.transport import TransferReport
 from tests.transport.virtual import layout_of
 

@@ -5,8 +5,8 @@ import torch
 
 from testbed.training import datasets, models, prerequisites
 from testbed.training.datasets import splits
+from testbed.training.filling import mean_into
 from testbed.training.settings import Training
-from testbed.training.vectors import mean_into
 
 
 def single_process_weights(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.training.broadcasts import BroadcastMemory, announce_common, await_common
-from testbed.training.filling import FILLINGS
+from testbed.training.fillings import FILLINGS
 from testbed.transport import PayloadLayout, ProtocolError
 from tests.training.one_round import LAYOUT, buffer_of, gradients_of, report
 

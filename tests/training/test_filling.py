@@ -5,10 +5,8 @@ import pytest
 
 from testbed.shared.input_error import InputError
 from testbed.training.events import nonfinite
-from testbed.training.filling import FILLINGS
-from testbed.training.filling.error_feedback import ErrorFeedback
-from testbed.training.filling.signs import Signs
-from testbed.training.vectors import mean_into
+from testbed.training.filling import mean_into
+from testbed.training.fillings import FILLINGS, ErrorFeedback, Signs
 from testbed.transport import PayloadLayout
 from testbed.transport.net.tcp import TwoValues
 from tests.shared.entries import every, listed
@@ -56,7 +54,7 @@ def test_error_feedback_loses_nothing_for_good(loss):
         applied += estimate("error-feedback", [payload], [received])
         memory.settle(report(received))
         total += gradient
-        np.testing.assert_array_equal(applied + LAYOUT.floats(memory.owed), total)
+        np.testing.assert_array_equal(applied + LAYOUT.floats(memory.residual), total)
     assert np.count_nonzero(applied)
 
 
@@ -66,7 +64,7 @@ def test_error_feedback_needs_to_hear_what_arrived_and_owes_nothing_if_that_is_a
     with pytest.raises(ValueError, match="the transfer to worker-2 does not say what arrived"):
         memory.settle(report(None, peer="worker-2"))
     memory.settle(report(None, chunks_received=4))
-    assert not memory.owed.any()
+    assert not memory.residual.any()
 
 
 @pytest.mark.parametrize("filling", [t for t in EVERY if "feedback" not in t and t != "signs"])
@@ -164,7 +162,7 @@ def test_elements_become_the_means_of_those_above_0_and_of_the_others_in_their_c
     assert LAYOUT.floats(payload).tolist() == expected
     # What follows the last chunk's three elements is no part of their mean, and stays zero.
     assert not payload[LAYOUT.payload_bytes :].any()
-    assert LAYOUT.floats(memory.owed).tolist() == np.subtract(gradient, expected).tolist()
+    assert LAYOUT.floats(memory.residual).tolist() == np.subtract(gradient, expected).tolist()
 
 
 def test_what_was_sent_and_what_is_owed_are_the_sum_of_all_gradients():
@@ -173,8 +171,8 @@ def test_what_was_sent_and_what_is_owed_are_the_sum_of_all_gradients():
     for gradient in gradients:
         sent += LAYOUT.floats(sent_by(memory, gradient))
     total = gradients.sum(axis=0, dtype=np.float64)
-    np.testing.assert_allclose(sent + LAYOUT.floats(memory.owed), total, atol=1e-4)
-    assert np.abs(LAYOUT.floats(memory.owed)).max() < 0.5 * np.abs(gradients).sum(axis=0).min()
+    np.testing.assert_allclose(sent + LAYOUT.floats(memory.residual), total, atol=1e-4)
+    assert np.abs(LAYOUT.floats(memory.residual)).max() < 0.5 * np.abs(gradients).sum(axis=0).min()
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
@@ -183,7 +181,7 @@ def test_what_is_not_a_number_makes_its_chunk_none_and_is_not_owed(odd):
     first[5] = odd
     payload = LAYOUT.floats(sent_by(memory, first))
     assert np.flatnonzero(np.isnan(payload)).tolist() == [4, 5, 6, 7]
-    assert np.isfinite(memory.owed.view("<f4")).all()
+    assert np.isfinite(memory.residual.view("<f4")).all()
     assert np.isfinite(LAYOUT.floats(sent_by(memory, second))).all()
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from testbed.training.filling import FILLINGS
-from testbed.training.filling.hadamard import Hadamard, Rotation, walsh_hadamard
+from testbed.training.fillings import FILLINGS, Hadamard, Rotation, walsh_hadamard
 from tests.training.one_round import buffer_of, estimate, gradients_of
 from tests.transport.virtual import layout_of
 
@@ -41,10 +40,10 @@ def test_it_is_the_walsh_hadamard_transform(size):
 def test_a_rotation_of_any_length_is_orthogonal_and_can_be_undone(elements):
     rotation, rows = Rotation(elements, seed=3), np.eye(elements, dtype=np.float32)
     for row in rows:
-        rotation.turn(row)
+        rotation.apply(row)
     np.testing.assert_allclose(rows @ rows.T, np.eye(elements), atol=1e-5)
     for row in rows:
-        rotation.turn_back(row)
+        rotation.undo(row)
     np.testing.assert_allclose(rows, np.eye(elements), atol=1e-5)
 
 
@@ -67,9 +66,9 @@ def test_over_all_signs_the_expectation_is_what_shares_says_whatever_is_lost(ele
         for one, two in itertools.product(signs, signs):
             rotation._steps = [(first, np.array(one, np.int8)), (last, np.array(two, np.int8))]
             turned = vector.copy()
-            rotation.turn(turned)
+            rotation.apply(turned)
             turned *= np.array(mask)
-            rotation.turn_back(turned)
+            rotation.undo(turned)
             total += turned
         factors = np.repeat(
             rotation.shares(np.array(mask)), [rotation.size, elements - rotation.size]

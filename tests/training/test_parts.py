@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from testbed.training import broadcasts, coordination, events
 from testbed.training.coordination import CoordinationError, Coordinator, Follower
 from testbed.training.datasets import splits
-from testbed.training.vectors import SharedVectors, mean_into
+from testbed.training.filling import mean_into
+from testbed.training.run_context import SharedVectors
 from testbed.transport import PayloadLayout
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from testbed.training.filling.plain_means import Zero
-from testbed.training.filling.rescale import Rescale
+from testbed.training.fillings import Rescale, Zero
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.run_context import RunContext
 from testbed.training.settings import Training

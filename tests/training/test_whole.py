@@ -23,9 +23,8 @@ from testbed.shared.messages import ProgressWriter
 from testbed.training import coordination, server, worker
 from testbed.training.learner import Replica
 from testbed.training.model_and_data import ModelAndData
-from testbed.training.run_context import RunContext
+from testbed.training.run_context import RunContext, SharedVectors
 from testbed.training.settings import Training
-from testbed.training.vectors import SharedVectors
 from testbed.transport import PeerLost, preset
 from tests.training.single_process import single_process_weights
 from tests.transport.loopback import site

@@ -1,12 +1,11 @@
 """The interface of fillings, which make up for the chunks that did not arrive on one leg.
 
 The receiver's half estimates the mean of the sent payloads from what arrived: the server has one
-per worker, a worker the server's alone. The sender's half may remember what was lost. A `Filling`
-is usually a frozen dataclass whose fields are its options.
+payload per worker, a worker the server's alone. The sender's half may remember what was lost.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +13,14 @@ from numpy.typing import NDArray
 from testbed.shared import own_code
 from testbed.transport import PayloadLayout, TransferReport
 
+Vector = NDArray[np.float32]  # flat
 Buffer = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 Buffers = Sequence[Buffer]  # one for each sender, as masks are
 Masks = Sequence[Mask]
+
+# So many elements of a few vectors fit a processor's cache, so each is read from memory once.
+_BLOCK = 1 << 14
 
 
 class SenderMemory:
@@ -39,6 +42,8 @@ class SenderMemory:
 
 class Filling(ABC):
     """One kind of filling, for one leg and the whole run.
+
+    A subclass is usually a frozen dataclass whose fields are its options.
 
     Attributes:
         common: whether, of a broadcast, all workers are to have the same chunks; others are then
@@ -74,26 +79,6 @@ class Filling(ABC):
         return SenderMemory()
 
 
-class Unread(Filling):
-    """For payloads that nobody computes with."""
-
-    def estimate_mean(
-        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
-    ) -> None:
-        """There is nothing to estimate."""
-
-
-def zero_missing(layout: PayloadLayout, buffers: Buffers, received: Masks) -> None:
-    """Sets the parts that did not arrive to zero, in place."""
-    for buffer, mask in zip(buffers, received, strict=True):
-        layout.rows(buffer)[~mask] = 0
-
-
-def chunk_elements(layout: PayloadLayout, buffer: Buffer) -> NDArray[np.float32]:
-    """A buffer's elements by chunk, padding included: shape (chunk_count, elements_per_chunk)."""
-    return layout.rows(buffer).view("<f4")
-
-
 def estimate_mean(
     filling: Filling, layout: PayloadLayout, buffers: Buffers, received: Masks, *, out: Buffer
 ) -> None:
@@ -114,3 +99,53 @@ def payload_of(memory: SenderMemory, gradient: Buffer) -> Buffer:
         expected = f"bytes like those that it was given, of shape {gradient.shape}"
         raise own_code.unfit(memory, "payload", payload, expected)
     return payload
+
+
+# Vectors and chunks.
+
+
+def chunk_elements(layout: PayloadLayout, buffer: Buffer) -> Vector:
+    """A buffer's elements by chunk, padding included: shape (chunk_count, elements_per_chunk)."""
+    return layout.rows(buffer).view("<f4")
+
+
+def zero_missing(layout: PayloadLayout, buffers: Buffers, received: Masks) -> None:
+    """Sets the parts that did not arrive to zero, in place."""
+    for buffer, mask in zip(buffers, received, strict=True):
+        layout.rows(buffer)[~mask] = 0
+
+
+def all_finite(vector: Vector) -> bool:
+    """Whether no element is NaN or infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        # The sum alone would do, but it may overflow. It needs no memory.
+        return bool(np.isfinite(vector.sum()) or np.isfinite(vector).all())
+
+
+def sum_into(gradients: Sequence[Vector], out: Vector) -> None:
+    """Writes the sum of equally long vectors to `out`, which may be one of them."""
+    for block in _blocks(out):
+        _sum_block(gradients, out, block)
+
+
+def mean_into(gradients: Sequence[Vector], out: Vector) -> None:
+    """Writes the mean of equally long vectors to `out`, with the same order of additions."""
+    count = np.float32(len(gradients))
+    for block in _blocks(out):
+        _sum_block(gradients, out, block)
+        out[block] /= count
+
+
+def _blocks(vector: Vector) -> Iterator[slice]:
+    return (slice(at, at + _BLOCK) for at in range(0, len(vector), _BLOCK))
+
+
+# In a fixed order, so that every reliable transport gives the same bits.
+def _sum_block(gradients: Sequence[Vector], out: Vector, block: slice) -> None:
+    if len(gradients) == 1:
+        out[block] = gradients[0][block]
+        return
+    total = gradients[0][block] + gradients[1][block]
+    for gradient in gradients[2:]:
+        total += gradient[block]
+    out[block] = total

@@ -1,0 +1,411 @@
+"""Fillings: what replaces gradients that did not arrive?
+
+To add one: a class here and a line in `FILLINGS`; or a file of your own, `filling: ./mine.py`.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from testbed.shared.input_error import InputError
+from testbed.shared.registry import Registry
+from testbed.training.filling import (
+    Buffer,
+    Buffers,
+    Filling,
+    Mask,
+    Masks,
+    SenderMemory,
+    Vector,
+    all_finite,
+    chunk_elements,
+    mean_into,
+    sum_into,
+    zero_missing,
+)
+from testbed.transport import PayloadLayout, TransferReport
+
+# Fillings without a memory.
+
+
+class Unread(Filling):
+    """For payloads that nobody computes with."""
+
+    def estimate_mean(
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
+    ) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zero(Filling):
+    """Fills with zeros, as DBLP does: no rescaling, no memory."""
+
+    def estimate_mean(
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
+    ) -> None:
+        zero_missing(layout, buffers, received)
+        mean_into([layout.floats(buffer) for buffer in buffers], layout.floats(out))
+
+
+@dataclass(kw_only=True)
+class WholeTensors(Filling):
+    """Zeroes whole tensors of the mean at random, as the authors of DBLP did for its Figure 1.
+
+    Their published script (branch "dense", 2025) zeroes tensors of the averaged gradient at
+    the server, each independently: use it with the protocol `none`, for the gather alone.
+
+    Args:
+        share: how probable each tensor is zeroed, in a round that is not critical.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}; valid: 0 to 1")
+        self._draws: np.random.Generator | None = None
+
+    def begin_round(self, critical: bool, draws: np.random.Generator) -> None:
+        self._draws = None if critical else draws
+
+    def estimate_mean(
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
+    ) -> None:
+        Zero().estimate_mean(layout, buffers, received, out)
+        if self._draws is None:
+            return
+        ends = np.cumsum([count for _, count in layout.tensors])
+        gone = self._draws.random(len(ends)) < self.share
+        for begin, end in zip(ends[gone] - np.diff(ends, prepend=0)[gone], ends[gone], strict=True):
+            layout.floats(out)[begin:end] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescale(Filling):
+    """Scales up what arrived, so that its expectation is the mean of what was sent.
+
+    Without loss it is the plain mean, bit for bit. Let g_w be the gradient of worker w, n the
+    number of workers, and A_w(i) tell whether chunk i of w arrived. Each element's sum is divided
+    by the number of workers that contributed to it (as arXiv 2507.07114 does), and by K/N, the
+    share of the chunks to which any worker contributed:
+
+        estimate(i) = (N / K) * sum_w A_w(i) g_w / c(i),  c(i) = sum_w A_w(i),  zero where c(i) = 0
+
+    It is unbiased if two conditions hold: (a) chunks are exchangeable, that is, losses do not
+    depend on a chunk's place; (b) workers are exchangeable, that is, none loses more than the
+    others. Then chunk i is one of the K with probability K/N, and given c(i) the contributors are a
+    uniform choice of workers, whose mean has the expectation mean(g). Without N/K the estimate is
+    too small by P^n: 7 % for P = 0.408 and three workers.
+
+    (a) holds with the order `shuffled` and a tolerance that treats all chunks alike (`fixed`,
+    `phased`, `early-close` without `must`, `quick-loss-only`). With `in-order` a receiver that
+    stops early always loses the end. Then the beginning is overestimated, and the end is lost.
+    """
+
+    def estimate_mean(
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
+    ) -> None:
+        zero_missing(layout, buffers, received)
+        sum_into([layout.floats(buffer) for buffer in buffers], layout.floats(out))
+        contributions = np.sum(received, axis=0)
+        # One at least: of what nobody delivered the estimate is zero.
+        covered = max(1, int(np.count_nonzero(contributions))) / layout.chunk_count
+        divisor = np.maximum(contributions, 1) * covered
+        by_chunk = chunk_elements(layout, out)
+        by_chunk /= divisor.astype(np.float32)[:, np.newaxis]
+
+
+# Error feedback: the memory of gradient compression (Seide et al., Interspeech 2014; Karimireddy et
+# al., ICML 2019), with the receiver's final bitmap in place of the compressor. Over any number of
+# rounds, the applied updates plus the residual equal the sum of all gradients, since the receiver
+# fills with zeros.
+
+
+class Residual(SenderMemory):
+    """Holds the residual for a peer; during a transfer, the payload that is being sent.
+
+    While the residual is zero that is the gradient itself, so a path without loss costs no work.
+    """
+
+    def __init__(self, layout: PayloadLayout) -> None:
+        self.residual = layout.new_buffer()
+        self._layout = layout
+        self._sent = self.residual
+        self._is_zero = True
+
+    def payload(self, gradient: Buffer) -> Buffer:
+        if self._is_zero:
+            self._sent = gradient
+        else:
+            residual = self._layout.floats(self.residual)
+            residual += self._layout.floats(gradient)
+            self._sent = self.residual
+        return self._sent
+
+    def settle(self, report: TransferReport) -> None:
+        received = report.received  # a reliable transport reports no bitmap
+        if received is None and report.chunks_received != report.chunk_count:
+            raise ValueError(
+                f"filling error-feedback: the transfer to {report.peer} does not say what arrived"
+            )
+        if received is None or received.all():
+            if not self._is_zero:
+                self.residual[:] = 0
+            self._is_zero = True
+            return
+        rows = self._layout.rows(self.residual)
+        if self._is_zero:
+            missing = ~received
+            rows[missing] = self._layout.rows(self._sent)[missing]
+        else:
+            rows[received] = 0
+        self._is_zero = False
+        floats = self._layout.floats(self.residual)
+        if not all_finite(floats):
+            floats[~np.isfinite(floats)] = 0  # else it would be sent for ever
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorFeedback(Zero):
+    """Keeps a residual at the sender."""
+
+    def sender_memory(self, layout: PayloadLayout) -> Residual:
+        return Residual(layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonFeedback(ErrorFeedback):
+    """Error feedback for what not all workers have got: the server keeps one residual for all.
+
+    So replicas stay the same, bit for bit, whatever is lost. On the gather it is `error-feedback`.
+    """
+
+    common = True
+
+
+# One bit for each element.
+
+
+def two_values(layout: PayloadLayout, buffer: Buffer) -> Vector:
+    """For each chunk the means of the elements above 0 and of the others; both may be NaN."""
+    rows = chunk_elements(layout, buffer)
+    count = np.empty((layout.chunk_count, 2))
+    count[:, 0] = np.count_nonzero(rows > 0, axis=1)
+    count[:, 1] = layout.chunk_lengths // rows.itemsize - count[:, 0]
+    total = np.empty_like(count)
+    with np.errstate(invalid="ignore"):
+        total[:, 0] = np.maximum(rows, 0).sum(axis=1, dtype=np.float64)
+        total[:, 1] = np.minimum(rows, 0).sum(axis=1, dtype=np.float64)
+    total[~np.isfinite(total).all(axis=1)] = np.nan
+    return (total / np.maximum(count, 1)).astype(np.float32)
+
+
+class Quantised(SenderMemory):
+    """Sends a gradient quantised, and holds what that has changed."""
+
+    shared = True
+
+    def __init__(self, layout: PayloadLayout) -> None:
+        self.residual = layout.new_buffer()
+        self._layout = layout
+        self._payload = layout.new_buffer()
+
+    def payload(self, gradient: Buffer) -> Buffer:
+        layout = self._layout
+        residual, sent = layout.floats(self.residual), layout.floats(self._payload)
+        with np.errstate(over="ignore", invalid="ignore"):
+            residual += layout.floats(gradient)
+            values = two_values(layout, self.residual)
+            rows = chunk_elements(layout, self.residual)
+            above, other = values[:, :1], values[:, 1:]
+            chunk_elements(layout, self._payload)[:] = np.where(rows > 0, above, other)
+            self._payload[layout.payload_bytes :] = 0
+            residual -= sent
+        rows[np.isnan(above[:, 0])] = 0  # NaN is sent once, not for ever
+        return self._payload
+
+    def settle(self, report: TransferReport) -> None:
+        if report.chunks_received != report.chunk_count:
+            raise InputError(
+                f"filling signs: the transfer to {report.peer} does not say that all chunks have "
+                "arrived; valid: with a protocol that delivers all, such as one-bit"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signs(Zero):
+    """Sends one of two values for each element, and keeps the error; for a leg without loss.
+
+    1-bit SGD (Seide et al., Interspeech 2014), with means of a chunk in place of those of a column
+    of a weight matrix, so that the transport's coding `two-values` carries them as bits. The server
+    has one residual for all workers of a broadcast, so replicas stay the same.
+    """
+
+    whole = True
+
+    def sender_memory(self, layout: PayloadLayout) -> Quantised:
+        return Quantised(layout)
+
+
+# A randomised Hadamard transform: a lost chunk becomes a little noise in all elements.
+
+# So many of the transform's steps are one product of matrices, of so many rows at a time. A larger
+# product would take more than one thread, and a host of a lab has one.
+_BITS, _ROWS = 5, 128
+
+
+@functools.cache
+def _hadamard_matrix(bits: int) -> Vector:
+    """The orthonormal Hadamard matrix of 2**bits rows."""
+    matrix = np.ones((1, 1))
+    for _ in range(bits):
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]]) / np.sqrt(2)
+    return matrix.astype(np.float32)
+
+
+def walsh_hadamard(vector: Vector) -> Vector:
+    """The orthonormal transform of 2**k elements; it undoes itself."""
+    bits, done = len(vector).bit_length() - 1, 0
+    while done < bits:
+        more = min(_BITS, bits - done)
+        rows = min(_ROWS, len(vector) >> more)
+        steps = vector.reshape(-1, rows, 1 << more) @ _hadamard_matrix(more)
+        # The lowest bits of each index become the highest; in the end all are where they were.
+        vector = steps.reshape(-1, 1 << more).T.reshape(-1)
+        done += more
+    return vector
+
+
+class Rotation:
+    """An orthogonal transform of so many elements, drawn by a seed.
+
+    The transform needs a power of two. With m the largest one, up to the n elements of a payload,
+    it takes the first m elements, and then the last m: at least half of the elements twice.
+    """
+
+    def __init__(self, elements: int, seed: int) -> None:
+        self.size = 1 << (elements.bit_length() - 1)
+        self._beyond = elements - self.size
+        draws = np.random.default_rng(seed)
+        first, last = 2 * draws.integers(0, 2, (2, self.size), dtype=np.int8) - 1
+        self._steps = [(slice(self.size), first), (slice(self._beyond, None), last)]
+
+    def apply(self, vector: Vector) -> None:
+        """Transforms it in place."""
+        for part, signs in self._steps:
+            vector[part] = walsh_hadamard(vector[part] * signs)
+
+    def undo(self, vector: Vector) -> None:
+        """Undoes `apply`, in place."""
+        for part, signs in reversed(self._steps):
+            vector[part] = walsh_hadamard(vector[part]) * signs
+
+    def shares(self, arrived: Mask) -> tuple[float, float]:
+        """The expectations of the first `size` elements and of the others, as parts of them.
+
+        Let a share q of the last m rotated elements have arrived, and a number r of those before
+        them. Over the draws of the signs, the expectation of one of the first m elements is
+        ((2m - n) q + r) / m of its value, that of any other q, whatever chunks are lost, as long as
+        that does not depend on the signs.
+        """
+        others = float(np.count_nonzero(arrived[self._beyond :])) / self.size
+        before = int(np.count_nonzero(arrived[: self._beyond]))
+        return ((self.size - self._beyond) * others + before) / self.size, others
+
+
+@functools.lru_cache(maxsize=4)
+def rotation(elements: int, seed: int) -> Rotation:
+    """The rotation that both sides draw."""
+    return Rotation(elements, seed)
+
+
+class Rotated(SenderMemory):
+    """Sends a gradient rotated."""
+
+    shared = True
+
+    def __init__(self, layout: PayloadLayout, seed: int) -> None:
+        self._layout, self._seed = layout, seed
+        self._payload = layout.new_buffer()
+
+    def payload(self, gradient: Buffer) -> Buffer:
+        rotated = self._layout.floats(self._payload)
+        rotated[:] = self._layout.floats(gradient)
+        rotation(len(rotated), self._seed).apply(rotated)
+        return self._payload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hadamard(Filling):
+    """Sends payloads turned by a randomised Hadamard transform, and turns back what arrived.
+
+    OptiReduce (NSDI 2025) transforms what it sends, so that what is lost is spread. Here the whole
+    payload is transformed, not each tensor: signs from a fixed seed, as in the released code, then
+    the Walsh-Hadamard transform. Missing elements count as zero, and the estimate is divided by its
+    expectation, which makes it unbiased. That is ours; what OptiReduce does is not known to us.
+
+    Args:
+        seed: draws the signs; the same on both sides.
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.seed, int) and self.seed >= 0):
+            raise ValueError(f"seed is {self.seed!r}; valid: a whole number from 0")
+
+    def estimate_mean(
+        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
+    ) -> None:
+        zero_missing(layout, buffers, received)
+        drawn, mean = rotation(layout.element_count, self.seed), layout.floats(out)
+        payloads = [layout.floats(buffer) for buffer in buffers]
+        # Whole payloads need no factor of their own, and are transformed back together.
+        whole = [payload for payload, mask in zip(payloads, received, strict=True) if mask.all()]
+        if whole:
+            sum_into(whole, mean)
+            drawn.undo(mean)
+        else:
+            mean[:] = 0
+        for payload, mask in zip(payloads, received, strict=True):
+            if mask.all():
+                continue
+            drawn.undo(payload)
+            first, others = drawn.shares(layout.element_mask(mask))
+            payload[: drawn.size] *= np.float32(1 / first if first else 0)
+            payload[drawn.size :] *= np.float32(1 / others if others else 0)
+            mean += payload
+        mean /= np.float32(len(payloads))
+
+    def sender_memory(self, layout: PayloadLayout) -> Rotated:
+        return Rotated(layout, self.seed)
+
+
+FILLINGS: Registry[Filling] = Registry(
+    "filling",
+    {
+        "zero": Zero,
+        "rescale": Rescale,
+        "error-feedback": ErrorFeedback,
+        "common-feedback": CommonFeedback,
+        "whole-tensors": WholeTensors,
+        "hadamard": Hadamard,
+        "signs": Signs,
+    },
+    base=Filling,
+)
+
+# The transport knows nothing of training, so the fillings of its presets are set here. The
+# published systems fill with zeros. In a gather, the workers that arrived stand in for the others.
+# A broadcast has one sender, where scaling up would only add variance, so the server keeps a
+# residual instead.
+DEFAULT_FILLING = "zero"
+PRESET_FILLINGS = {
+    "dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"},
+    "bounded-energy": {"gather": "error-feedback", "broadcast": "common-feedback"},
+    "optireduce": {"gather": "hadamard", "broadcast": "hadamard"},
+    "top-k": {"gather": "error-feedback", "broadcast": "error-feedback"},
+    "one-bit": {"gather": "signs", "broadcast": "signs"},
+}
