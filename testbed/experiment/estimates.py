@@ -20,7 +20,7 @@ from testbed.experiment import Run
 from testbed.lab import paths
 from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
-from testbed.training import datasets, models, pace
+from testbed.training import datasets, models
 from testbed.transport import Leg, PayloadLayout, wire
 from testbed.transport.net.tcp import compression_of
 
@@ -187,7 +187,7 @@ def _layout(run: Run) -> PayloadLayout:
         loaded = dataset.load(run.folder)
         classes, shape = loaded.classes, loaded.input_shape
     layers = models.layer_map(training.model, classes=classes, input_shape=shape, kept=True)
-    sizes_of = models.layer_sizes(pace.scaled(layers, getattr(training.pace, "scale", 1.0)))
+    sizes_of = models.layer_sizes(models.scaled(layers, getattr(training.pace, "scale", 1.0)))
     try:
         return _layouts.setdefault(key, PayloadLayout(sizes_of, chunk_bytes))
     except ValueError as error:

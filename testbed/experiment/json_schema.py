@@ -19,7 +19,7 @@ from testbed.shared import docstrings, units
 from testbed.shared.named_sections import Schema, name_schema, when
 from testbed.training.fillings import FILLINGS
 from testbed.training.models import BUILDERS
-from testbed.training.optimisers import OPTIMISERS
+from testbed.training.settings import OPTIMISERS
 from testbed.transport import presets
 from testbed.transport.order import ORDERS
 from testbed.transport.presets import REGISTRIES, ProtocolConfig

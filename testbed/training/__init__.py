@@ -1,5 +1,5 @@
 """The built-in training workload: a parameter server and workers that train over the transport.
 
-To add a model, data set, phase detector or filling, see that sub-package; for an optimiser or a
-learning-rate schedule, see `optimisers` and `learning_rate`. Imports nothing of the lab.
+To add a filling, see `fillings`; a model, data set or phase detector, see that sub-package; an
+optimiser or a learning-rate schedule, see `settings`. Imports nothing of the lab.
 """

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from testbed.shared import own_code
-from testbed.training import models, optimisers
+from testbed.training import models
 from testbed.training.datasets.base import Dataset
 from testbed.training.filling import Vector
+from testbed.training.settings import OPTIMISERS
 
 
 class Learner:
@@ -42,6 +43,20 @@ class Learner:
         """Write the final weights."""
 
 
+def build_optimiser(
+    name: str,
+    parameters: Sequence[nn.Parameter],
+    *,
+    learning_rate: float,
+    momentum: float,
+    weight_decay: float,
+) -> torch.optim.Optimizer:
+    """Build the optimiser `name`; leave out options that it does not take. ValueError."""
+    return OPTIMISERS.build(
+        name, {}, params=parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay
+    )
+
+
 class Replica(Learner):
     """A model with its optimiser and data; `batches` yields indices without end."""
 
@@ -59,7 +74,7 @@ class Replica(Learner):
         self._dataset = dataset
         self._batches = batches
         self._trained = [tensor for _, tensor in models.trained(self._model)]
-        self._optimiser = optimisers.build(parameters=self._trained, **optimiser)
+        self._optimiser = build_optimiser(parameters=self._trained, **optimiser)
 
     def gradient(self, into: Vector) -> float:
         chosen = next(self._batches)

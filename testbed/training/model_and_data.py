@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import nn
 
-from testbed.training import datasets, models, pace
+from testbed.training import datasets, models
 from testbed.training.datasets import Dataset, splits
 
 _SPLIT: TypeAdapter[splits.Equal | splits.Dirichlet] = TypeAdapter(splits.AnySplit)
@@ -71,7 +71,7 @@ class ModelAndData:
             classes, shape = self.dataset.classes, self.dataset.input_shape
         # A cached map imports nothing. A run that computes must import before the fork.
         layers = models.layer_map(name, classes=classes, input_shape=shape, kept=not self._computes)
-        return pace.scaled(layers, float(section.get("scale", 1.0)))
+        return models.scaled(layers, float(section.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
         """A replica with the run's initial weights."""

@@ -20,9 +20,9 @@ from testbed.training.datasets import splits
 from testbed.training.filling import Filling, Vector
 from testbed.training.fillings import FILLINGS, Unread
 from testbed.training.learner import Learner, PayloadOnly, Replica
-from testbed.training.learning_rate import AnySchedule, Position, Schedule
 from testbed.training.model_and_data import ModelAndData
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
+from testbed.training.settings import AnySchedule, Position, Schedule
 from testbed.transport import (
     Endpoint,
     EndpointConfig,

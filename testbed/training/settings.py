@@ -1,16 +1,156 @@
-"""The training section of an experiment: what the workers compute, and how it is watched."""
+"""The training section of an experiment: what the workers compute, and how it is watched.
 
-from typing import Literal
+To add a learning-rate schedule or an optimiser: a line in `SCHEDULES` or `OPTIMISERS`; or a file of
+your own, `schedule: {kind: ./mine.py}` with a `Schedule`, `optimiser: ./mine.py` with a subclass of
+`torch.optim.Optimizer`, which is given those of `lr`, `momentum` and `weight_decay` that it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from testbed.shared.named_sections import folders
+from testbed.shared.named_sections import OneOf, folders
+from testbed.shared.registry import Registry
 from testbed.shared.section import Section
 from testbed.training import datasets, models
 from testbed.training.datasets import AnyDataset, splits
-from testbed.training.learning_rate import AnySchedule, ConstantRate
-from testbed.training.optimisers import OPTIMISERS
-from testbed.training.pace import AnyPace, RealPace
+
+if TYPE_CHECKING:
+    import torch
+
+OPTIMISERS: Registry[torch.optim.Optimizer] = Registry(
+    "optimiser",
+    {
+        "sgd": "torch.optim:SGD",
+        "adam": "torch.optim:Adam",
+        "adamw": "torch.optim:AdamW",
+        "lazy-adamw": "testbed.training.lazy_adamw:LazyAdamW",
+        "rmsprop": "torch.optim:RMSprop",
+    },
+    own="Optimiser",
+    base="torch.optim:Optimizer",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """A point of the training: `round_number` of `rounds`, with `rounds_per_epoch` in an epoch."""
+
+    round_number: int
+    rounds: int
+    rounds_per_epoch: int
+
+
+class Schedule(Section):
+    """The common part of all schedules."""
+
+    kind: str
+    warmup_rounds: int = Field(default=0, ge=0, description="linear rise from 0 before all else")
+
+    def factor(self, at: Position) -> float:
+        if at.round_number < self.warmup_rounds:
+            return (at.round_number + 1) / (self.warmup_rounds + 1)
+        return self._factor(at)
+
+    def _factor(self, at: Position) -> float:
+        raise NotImplementedError
+
+
+class ConstantRate(Schedule):
+    """The same rate in all rounds."""
+
+    kind: Literal["constant"] = "constant"
+
+    def _factor(self, at: Position) -> float:
+        return 1.0
+
+
+class CosineRate(Schedule):
+    """Half a cosine from 1 down to `final` in the last round."""
+
+    kind: Literal["cosine"]
+    final: float = Field(default=0.0, ge=0, lt=1, description="the last round's factor")
+
+    def _factor(self, at: Position) -> float:
+        span = max(1, at.rounds - 1 - self.warmup_rounds)
+        share_done = min(1.0, (at.round_number - self.warmup_rounds) / span)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * share_done)) / 2
+
+
+SCHEDULES: Registry[Schedule] = Registry(
+    "learning-rate schedule",
+    {"constant": ConstantRate, "cosine": CosineRate},
+    base=Schedule,
+)
+AnySchedule = Annotated[Schedule, OneOf(SCHEDULES, key="kind", base=Schedule)]
+
+
+# The pace of iterations. A laptop and its emulated links are slower than the paper's: only the ratio
+# of computing to communicating carries over, which `paced` sets.
+
+
+class RealPace(Section):
+    """Iterations take what the machine needs."""
+
+    kind: Literal["real"] = "real"
+
+
+class _Varying(Section):
+    """Iterations whose times differ, from worker to worker and round to round."""
+
+    spread: float = Field(
+        default=0.0,
+        ge=0,
+        le=3,
+        description="standard deviation of the logarithm of each iteration's time, whose median is "
+        "compute_s; drawn by the seed",
+    )
+
+
+class PacedIterations(_Varying):
+    """Every iteration computes for `compute_s`; a slower machine overruns, which is reported."""
+
+    kind: Literal["paced"]
+    compute_s: float = Field(gt=0, le=3600, description="computing time of each iteration")
+
+
+class PayloadOnly(_Varying):
+    """Nothing is computed: payloads have the model's exact size and layers, and random content.
+
+    Every iteration lasts `compute_s` all the same. For latencies with models that are too large to
+    train here; there is no accuracy.
+    """
+
+    kind: Literal["payload-only"]
+    compute_s: float = Field(
+        default=0.0, ge=0, le=3600, description="pause of each iteration in place of computing"
+    )
+    scale: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="each layer's size is multiplied with it: less than 1 suits slow links",
+    )
+    workers_per_process: int | None = Field(
+        default=None,
+        ge=1,
+        le=256,
+        description="how many workers share a process, each in its own host's network; unless "
+        "given, up to 16 workers have a process each, and more share them, 32 in each",
+    )
+
+
+PACES: Registry[Section] = Registry(
+    "pace", {"real": RealPace, "paced": PacedIterations, "payload-only": PayloadOnly}
+)
+AnyPace = Annotated[
+    RealPace | PacedIterations | PayloadOnly,
+    OneOf(PACES, key="kind", base=Section, by_name=True),
+]
 
 
 class Training(Section):
@@ -75,7 +215,7 @@ class Training(Section):
         return located
 
     @model_validator(mode="after")
-    def _options_fit(self) -> "Training":
+    def _options_fit(self) -> Training:
         if self.pace.kind == "payload-only":
             for key in ("target", "measure_every"):
                 if getattr(self, key):

@@ -1,9 +1,14 @@
 """A worker: computes a gradient, sends it, receives the mean, updates its model."""
 
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training import broadcasts, pace
+from testbed.training import broadcasts
 from testbed.training.coordination import Follower
 from testbed.training.events import CongestionLog, TransferLog, finite, nonfinite, write_endpoint
 from testbed.training.filling import Mask, estimate_mean, payload_of
@@ -64,10 +69,10 @@ class _Worker:
         gradient = layout.floats(self._outgoing)
         loss = self._learner.gradient(gradient)
         payload = payload_of(self._memory, self._outgoing)
-        overrun_s = pace.wait_until_computed(
+        overrun_s = wait_until_computed(
             context.training["pace"],
             began_s,
-            lasts_s=pace.computing_s(
+            lasts_s=computing_s(
                 context.training["pace"],
                 seed=context.seed,
                 rank=context.ranks[self._name],
@@ -141,3 +146,29 @@ class _Worker:
         take_back()
         self._apply(common, number)
         return known_s
+
+
+def computing_s(pace: dict[str, Any], *, seed: int, rank: int, round_number: int) -> float:
+    """How long a worker's iteration is to take."""
+    median_s, spread = float(pace.get("compute_s", 0.0)), float(pace.get("spread", 0.0))
+    if not spread:
+        return median_s
+    draw = np.random.default_rng([seed, 8, rank, round_number]).standard_normal()
+    return median_s * math.exp(spread * draw)
+
+
+def wait_until_computed(
+    pace: dict[str, Any],
+    began_s: float,
+    lasts_s: float,
+    *,
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float:
+    """Sleep until an iteration has taken its time; returns by how many seconds it took longer."""
+    late_s = now_s() - (began_s + lasts_s)
+    if pace["kind"] == "real":
+        return 0.0
+    if late_s < 0:
+        sleep(-late_s)
+    return max(0.0, late_s)

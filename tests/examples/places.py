@@ -45,7 +45,7 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
 _OTHERS = {
     "optimiser": "import torch\nclass Mine(torch.optim.SGD): pass\n",
     "schedule": (
-        "from testbed.training.learning_rate import Schedule\n"
+        "from testbed.training.settings import Schedule\n"
         "class Halves(Schedule):\n"
         "    def _factor(self, at): return 0.5\n"
     ),

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from testbed.shared.yaml_input import InputError
-from testbed.training import datasets, optimisers, prerequisites
+from testbed.training import datasets, prerequisites
 from testbed.training.datasets import splits
 from testbed.training.fillings import FILLINGS
-from testbed.training.learner import Replica
-from testbed.training.learning_rate import Position
+from testbed.training.learner import Replica, build_optimiser
 from testbed.training.models import build
 from testbed.training.phases import Observation
+from testbed.training.settings import Position
 from testbed.transport import (
     CONGESTION_CONTROLS,
     ORDERS,
@@ -151,7 +151,7 @@ def test_the_optimisers_of_a_user_get_what_they_take(tmp_path):
     )
     path = place(tmp_path, "optimiser", text)
     weight = torch.nn.Parameter(torch.tensor([1.0]))
-    found = optimisers.build(str(path), [weight], learning_rate=0.5, momentum=0.9, weight_decay=0.1)
+    found = build_optimiser(str(path), [weight], learning_rate=0.5, momentum=0.9, weight_decay=0.1)
     weight.grad = torch.tensor([1.0])
     found.step()
     assert weight.item() == 0.5

@@ -13,7 +13,7 @@ from testbed.experiment.estimates import Prediction
 from testbed.run import runner
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import Verdict, write_json, write_status
-from testbed.training import pace
+from testbed.training import models
 from testbed.training.run_context import RunContext
 from tests.experiment.small import write
 
@@ -75,7 +75,7 @@ def test_payloads_have_the_published_size_times_the_scale(tmp_path):
     layout = Prediction(run).layout
     assert layout.element_count == pytest.approx(611_008, rel=1e-4)
     assert len(layout.tensors) == 16
-    assert pace.scaled([("a", (3, 5)), ("b", (2,))], 0.1) == [("a", (2,)), ("b", (1,))]
+    assert models.scaled([("a", (3, 5)), ("b", (2,))], 0.1) == [("a", (2,)), ("b", (1,))]
 
 
 def test_more_chunks_than_a_transfer_can_have_are_refused_in_one_line(tmp_path, monkeypatch):

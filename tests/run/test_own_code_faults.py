@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from testbed.shared import failure, own_code
-from testbed.training import optimisers
 from testbed.training.filling import estimate_mean, payload_of
 from testbed.training.fillings import FILLINGS
-from testbed.training.learner import Replica
+from testbed.training.learner import Replica, build_optimiser
 from testbed.training.phases import Observation, observe
 from testbed.training.run_context import RunContext
 from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS, as_policy
@@ -32,7 +31,7 @@ from testbed.transport import Repair, SenderRepair
 from testbed.transport.repair import Selective
 from testbed.training.filling import Filling, SenderMemory
 from testbed.training.phases import Detector, DetectorParameters
-from testbed.training.learning_rate import Schedule
+from testbed.training.settings import Schedule
 """
 
 
@@ -105,7 +104,7 @@ def schedule(path, tmp_path):
 def optimiser(path):
     weight = torch.nn.Parameter(torch.ones(1))
     weight.grad = torch.ones(1)
-    optimisers.build(path, [weight], learning_rate=1, momentum=0, weight_decay=0).step()
+    build_optimiser(path, [weight], learning_rate=1, momentum=0, weight_decay=0).step()
 
 
 def model(path):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from testbed.training import optimisers, pace
 from testbed.training.lazy_adamw import LazyAdamW
-from testbed.training.learning_rate import AnySchedule, Position
-from testbed.training.pace import AnyPace
+from testbed.training.learner import build_optimiser
+from testbed.training.settings import OPTIMISERS, AnyPace, AnySchedule, Position
+from testbed.training.worker import computing_s, wait_until_computed
 
 
 def factors(section, *, rounds=10, rounds_per_epoch=2):
@@ -44,10 +44,10 @@ def test_impossible_schedules_are_refused(section):
         factors(section)
 
 
-@pytest.mark.parametrize("name", list(optimisers.OPTIMISERS))
+@pytest.mark.parametrize("name", list(OPTIMISERS))
 def test_every_optimiser_goes_downhill_with_the_rate_it_is_given(name):
     weight = torch.nn.Parameter(torch.tensor([3.0]))
-    found = optimisers.build(name, [weight], learning_rate=0.01, momentum=0.5, weight_decay=0.0)
+    found = build_optimiser(name, [weight], learning_rate=0.01, momentum=0.5, weight_decay=0.0)
     for rate, moves in ((0.0, False), (0.02, True)):
         before = weight.detach().clone()
         found.param_groups[0]["lr"] = rate
@@ -58,17 +58,17 @@ def test_every_optimiser_goes_downhill_with_the_rate_it_is_given(name):
 
 def test_weight_decay_and_contradictions():
     weight = torch.nn.Parameter(torch.tensor([1.0]))
-    found = optimisers.build("sgd", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.5)
+    found = build_optimiser("sgd", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.5)
     weight.grad = torch.zeros(1)
     found.step()
     assert weight.item() == pytest.approx(0.95)
     with pytest.raises(ValueError, match="valid: sgd"):
-        optimisers.build("lamb", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.0)
+        build_optimiser("lamb", [weight], learning_rate=0.1, momentum=0.0, weight_decay=0.0)
 
 
 def paced(section, began_s):
     resolved = TypeAdapter(AnyPace).validate_python(section).model_dump(mode="json")
-    return pace.wait_until_computed(resolved, began_s, resolved.get("compute_s", 0.0))
+    return wait_until_computed(resolved, began_s, resolved.get("compute_s", 0.0))
 
 
 def test_computing_times_vary_by_the_seed():
@@ -76,7 +76,7 @@ def test_computing_times_vary_by_the_seed():
         resolved = TypeAdapter(AnyPace).validate_python({"kind": "payload-only", **section})
         given = resolved.model_dump(mode="json")
         return [
-            pace.computing_s(given, seed=seed, rank=rank, round_number=number)
+            computing_s(given, seed=seed, rank=rank, round_number=number)
             for number in range(rounds)
         ]
 
@@ -101,7 +101,7 @@ def trained(optimiser, gradients, **options):
     """The weights after each of `gradients`, one row a round."""
     weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
     options = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, **options}
-    found = optimisers.build(optimiser, [weight], **options)
+    found = build_optimiser(optimiser, [weight], **options)
     after = []
     for gradient in gradients:
         weight.grad = torch.tensor(gradient)
@@ -132,7 +132,7 @@ def test_lazy_adamw_decays_what_nothing_came_for_and_goes_on_from_its_state():
     )
     weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
     options = {"learning_rate": 0.1, "momentum": 0.8, "weight_decay": 0.0}
-    first, second = (optimisers.build("lazy-adamw", [weight], **options) for _ in range(2))
+    first, second = (build_optimiser("lazy-adamw", [weight], **options) for _ in range(2))
     for gradient in ([1.0, 0.0], [0.0, 2.0]):
         weight.grad = torch.tensor(gradient)
         first.step()

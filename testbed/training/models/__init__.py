@@ -146,6 +146,13 @@ def _layer_map(name: str, classes: int, input_shape: tuple[int, ...]) -> LayerMa
     return [(each, tuple(tensor.shape)) for each, tensor in trained(model)]
 
 
+def scaled(layers: LayerMap, scale: float) -> LayerMap:
+    """A map with the same layers, each with `scale` times the elements."""
+    if scale == 1:
+        return list(layers)
+    return [(name, (max(1, round(scale * math.prod(shape))),)) for name, shape in layers]
+
+
 def layer_sizes(layers: LayerMap) -> list[tuple[str, int]]:
     """Name and element count of each layer of a map; an element is four bytes on the wire."""
     return [(name, math.prod(shape)) for name, shape in layers]
