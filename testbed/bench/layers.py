@@ -29,7 +29,7 @@ from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.shared import run_directory, yaml_input
 from testbed.shared.yaml_input import InputError
 from testbed.training.filling import mean_into
-from testbed.training.run_context import RunContext
+from testbed.training.state import RunContext
 from testbed.transport import PayloadLayout
 
 LADDER = (0.1, 0.2, 0.4, 0.6, 0.8)

@@ -31,8 +31,7 @@ from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.tasks import Lateness, Listener, Tasks
 from testbed.training import server, worker
-from testbed.training.model_and_data import ModelAndData
-from testbed.training.run_context import RunContext, SharedVectors, Surroundings
+from testbed.training.state import ModelAndData, RunContext, SharedVectors, Surroundings
 from testbed.transport.order import ORDERS
 from testbed.verdict.gate import Gate, judge, reasons
 

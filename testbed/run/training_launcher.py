@@ -33,8 +33,7 @@ from testbed.transport import PeerLost
 from testbed.transport.net.carriers import DataSockets
 
 if TYPE_CHECKING:
-    from testbed.training.model_and_data import ModelAndData
-    from testbed.training.run_context import RunContext
+    from testbed.training.state import ModelAndData, RunContext
 
 # numpy imports these on first use; without this, each process would do so in its first round.
 _USED_LATER = ("numpy.ma", "numpy.random")
@@ -56,9 +55,8 @@ def main() -> None:
     with python_module.large_imports():
         import torch
 
-        from testbed.training import coordination, server, worker
-        from testbed.training.model_and_data import ModelAndData
-        from testbed.training.run_context import SharedVectors
+        from testbed.training import barriers, server, worker
+        from testbed.training.state import ModelAndData, SharedVectors
 
         for module in _USED_LATER:
             importlib.import_module(module)
@@ -83,7 +81,7 @@ def main() -> None:
         _give_up(error)
     run_directory.write_json(directory / "training.json", {"schema": run_directory.SCHEMA, **facts})
     with privileges.taken_up():
-        listener = coordination.listen(context.coordination_socket)
+        listener = barriers.listen(context.coordination_socket)
         privileges.hand_over(context.coordination_socket)
     controller = _connect_to_controller(context)
     controller.announce_only()
@@ -130,7 +128,7 @@ def _give_up(error: BaseException) -> NoReturn:
 
 
 def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndData) -> RunContext:
-    from testbed.training.run_context import RunContext
+    from testbed.training.state import RunContext
 
     hosts = order["hosts"]
     return RunContext(

@@ -1,9 +1,9 @@
 """The parameter server: gathers, averages, sets the phase, broadcasts, and times the rounds."""
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,17 @@ from numpy.typing import NDArray
 from controllers.controller_socket import ControllerClient
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.messages import ProgressWriter
-from testbed.training import broadcasts, phases
-from testbed.training.coordination import Coordinator
-from testbed.training.events import (
+from testbed.training import phases
+from testbed.training.barriers import BarrierServer
+from testbed.training.filling import (
+    Buffer,
+    Filling,
+    Mask,
+    estimate_mean,
+    mean_into,
+    payload_of,
+)
+from testbed.training.logs import (
     CongestionLog,
     TransferLog,
     deviation,
@@ -23,10 +31,10 @@ from testbed.training.events import (
     nonfinite,
     write_endpoint,
 )
-from testbed.training.filling import estimate_mean, mean_into
 from testbed.training.phases import Observation
-from testbed.training.run_context import RunContext, SharedVectors
-from testbed.transport import Leg, TransferReport
+from testbed.training.state import RunContext, SharedVectors
+from testbed.transport import Endpoint, Leg, PayloadLayout, TransferReport
+from testbed.transport.messages import MAX_ANNOUNCEMENT_BYTES, pack_bitmap
 from testbed.transport.net.carriers import DataSockets
 
 
@@ -40,6 +48,51 @@ def run(
 ) -> None:
     """Serve all rounds, in the server host's network namespace, where `sockets` are."""
     _Server(context, controller, vectors).run(listener, progress, sockets)
+
+
+class BroadcastMemory:
+    """The server's memory of what its broadcasts did not deliver.
+
+    With a `common` filling, workers apply only what all have received, so that replicas stay the
+    same, bit for bit: there is one memory for all, and the server announces a bit for each chunk.
+    """
+
+    def __init__(self, filling: Filling, layout: PayloadLayout, workers: Sequence[str]) -> None:
+        self._filling, self._layout = filling, layout
+        first = filling.sender_memory(layout)
+        shared = filling.common or first.shared
+        self._memories = {
+            name: first if shared else filling.sender_memory(layout) for name in workers
+        }
+
+    def payloads(self, mean: Buffer, present: Sequence[str]) -> dict[str, Buffer]:
+        """What to send to each worker; called once a round, since it adds the mean."""
+        made: dict[int, Buffer] = {}
+        for name in present:
+            memory = self._memories[name]
+            if id(memory) not in made:
+                made[id(memory)] = payload_of(memory, mean)
+        return {name: made[id(self._memories[name])] for name in present}
+
+    def common(self, sent: Mapping[str, TransferReport]) -> Mask | None:
+        """Which chunks all have received, shape (chunk_count,); None: it is not announced."""
+        if not self._filling.common:
+            return None
+        common = np.ones(self._layout.chunk_count, dtype=np.bool_)
+        for report in sent.values():
+            if report.received is not None:  # kernel TCP has delivered all
+                common &= report.received
+        return common
+
+    def settle(self, sent: Mapping[str, TransferReport], common: Mask | None) -> None:
+        """The broadcast has ended; `common` is what was announced of it."""
+        for name, report in sent.items():
+            if common is not None:
+                count = int(np.count_nonzero(common))
+                report = replace(report, received=common, chunks_received=count)
+            self._memories[name].settle(report)
+            if common is not None:
+                return  # the memory is everyone's
 
 
 class _Server:
@@ -59,7 +112,7 @@ class _Server:
         self._gathered = {name: context.new_buffer() for name in context.workers}
         self._averaged = context.new_buffer()
         self._filling = context.filling(Leg.GATHER)
-        self._memory = broadcasts.BroadcastMemory(
+        self._memory = BroadcastMemory(
             context.filling(Leg.BROADCAST), self._layout, context.workers
         )
         self._detector = context.detector()
@@ -72,52 +125,53 @@ class _Server:
         # first.
         config = context.endpoint("server", self._congestion.observe)
         with context.surroundings.open_endpoint(config, sockets) as endpoint:
-            coordinator = Coordinator(
+            barriers = BarrierServer(
                 listener,
                 context.workers,
                 context.barrier_timeout_s,
                 keep_going=context.survives_workers,
             )
-            self._endpoint, self._coordinator = endpoint, coordinator
+            self._endpoint, self._barriers = endpoint, barriers
             for number in range(context.rounds):
-                idle = coordinator.gather("idle")
+                idle = barriers.gather("idle")
                 self._between(number)
                 self._round(number, _mean_metric(idle))
                 progress.round(number + 1, context.rounds)
-            coordinator.gather("idle")
+            barriers.gather("idle")
             self._between(context.rounds)
             write_endpoint(context.directory, "server", endpoint)
-            coordinator.release("end")
+            barriers.release("end")
             self._controller.finish()
         self._controller.close()
 
     def _round(self, number: int, metric: float | None) -> None:
-        context, layout, coordinator = self._context, self._layout, self._coordinator
+        context, layout, barriers = self._context, self._layout, self._barriers
         policies, contents = context.protocol.policy, context.surroundings.contents
         self._controller.begin(number, "round")
         began_s = self._now_s()
-        coordinator.release("compute")
-        coordinator.gather("gather")
+        barriers.release("compute")
+        barriers.gather("gather")
         computed_s = self._now_s()
         critical = self._detector.critical
 
-        with self._impaired(number, "gather") as hurt_gather:
+        with self._impaired(number, "gather") as during_gather:
             gather_began_s = self._now_s()
-            coordinator.release("gather")
+            barriers.release("gather")
             reports = self._endpoint.receive(
                 Leg.GATHER.transfer(number),
                 policies(Leg.GATHER).stop_rule(critical),
-                {name: self._gathered[name] for name in coordinator.present},
+                {name: self._gathered[name] for name in barriers.present},
             )
             gather_ended_s = self._now_s()
-        self._leave_behind()
-        came = self._in_rank_order(reports)
+        self._drop_lost()
+        # In rank order: sums of floats must not depend on whose gradient came first.
+        senders = [name for name in context.workers if name in reports]
         self._filling.begin_round(critical, np.random.default_rng([context.seed, number]))
         estimate_mean(
             self._filling,
             layout,
-            [self._gathered[name] for name in came],
-            [_received(reports[name]) for name in came],
+            [self._gathered[name] for name in senders],
+            [_received(reports[name]) for name in senders],
             out=self._averaged,
         )
         averaged = layout.floats(self._averaged)
@@ -130,20 +184,20 @@ class _Server:
                 accuracy=metric if context.metric == "accuracy" else None,
             ),
         )
-        payloads = self._memory.payloads(self._averaged, coordinator.present)
+        payloads = self._memory.payloads(self._averaged, barriers.present)
 
-        with self._impaired(number, "broadcast") as hurt_broadcast:
+        with self._impaired(number, "broadcast") as during_broadcast:
             broadcast_began_s = self._now_s()
-            self._endpoint.announce(broadcasts.encode_phase(after))
+            self._endpoint.announce(bytes([after]))
             sent = self._endpoint.send(Leg.BROADCAST.transfer(number), payloads)
             if (common := self._memory.common(sent)) is not None:
-                broadcasts.announce_common(self._endpoint, common)
-            self._leave_behind()
-            received = coordinator.gather("received")
+                announce_common(self._endpoint, common)
+            self._drop_lost()
+            received = barriers.gather("received")
             broadcast_ended_s = max(facts["ended_s"] for facts in received.values())
-        coordinator.gather("updated")
+        barriers.gather("updated")
         ended_s = self._now_s()
-        hurt_round = self._controller.end(number, "round")
+        during_round = self._controller.end(number, "round")
         self._memory.settle(sent, common)
 
         gather_s = gather_ended_s - gather_began_s
@@ -167,22 +221,18 @@ class _Server:
                 "broadcast_s": broadcast_s,
                 "latency_s": gather_s + broadcast_s,
                 "iteration_s": ended_s - began_s,
-                "impairments": sorted({*hurt_gather, *hurt_broadcast, *hurt_round}),
-                "workers_lost": sorted(coordinator.lost),
+                "impairments": sorted({*during_gather, *during_broadcast, *during_round}),
+                "workers_lost": sorted(barriers.lost),
             }
         )
         self._transfers.write(number, "gather", reports.values())
         self._transfers.write(number, "broadcast", sent.values())
         self._congestion.flush()
 
-    def _in_rank_order(self, reports: Mapping[str, TransferReport]) -> list[str]:
-        """Who sent them. Sums of floats must not depend on whose gradient came first."""
-        return [name for name in self._context.workers if name in reports]
-
-    def _leave_behind(self) -> None:
+    def _drop_lost(self) -> None:
         """Stop waiting at barriers for workers that the transport has lost."""
         for name, reason in self._endpoint.lost.items():
-            self._coordinator.drop(name, reason)
+            self._barriers.drop(name, reason)
 
     def _between(self, rounds_done: int) -> None:
         """Do what is due while all workers are idle, outside every measured time."""
@@ -192,7 +242,7 @@ class _Server:
 
     def _measure(self, vectors: SharedVectors, number: int) -> None:
         """Log the effects of loss on a round, compared with the gradients that were sent."""
-        present = self._coordinator.present
+        present = self._barriers.present
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)
         gathered = deviation(self._layout.floats(self._averaged), lossless)
@@ -211,9 +261,9 @@ class _Server:
     def _impaired(self, number: int, leg: str) -> Iterator[list[str]]:
         """Announce a leg to the controller; yield the impairments that were in force during it."""
         # Both calls return when the controller has acted: its time is no part of the leg.
-        hurt = self._controller.begin(number, leg)
-        yield hurt
-        hurt += self._controller.end(number, leg)
+        in_force = self._controller.begin(number, leg)
+        yield in_force
+        in_force += self._controller.end(number, leg)
 
 
 def _mean_metric(idle: Mapping[str, Mapping[str, Any]]) -> float | None:
@@ -225,3 +275,10 @@ def _mean_metric(idle: Mapping[str, Mapping[str, Any]]) -> float | None:
 def _received(report: TransferReport) -> NDArray[np.bool_]:
     assert report.received is not None  # a receiver's report always has it
     return report.received
+
+
+def announce_common(endpoint: Endpoint, common: Mask) -> None:
+    """Send all workers the chunks that they have in common."""
+    bits = pack_bitmap(common)
+    for begin in range(0, len(bits), MAX_ANNOUNCEMENT_BYTES):
+        endpoint.announce(bits[begin : begin + MAX_ANNOUNCEMENT_BYTES])

@@ -89,8 +89,8 @@ SCHEDULES: Registry[Schedule] = Registry(
 AnySchedule = Annotated[Schedule, OneOf(SCHEDULES, key="kind", base=Schedule)]
 
 
-# The pace of iterations. A laptop and its emulated links are slower than the paper's: only the ratio
-# of computing to communicating carries over, which `paced` sets.
+# The pace of iterations. A laptop and its emulated links are slower than the paper's; only the
+# ratio of computing to communicating carries over, which `paced` sets.
 
 
 class RealPace(Section):

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.training import broadcasts
-from testbed.training.coordination import Follower
-from testbed.training.events import CongestionLog, TransferLog, finite, nonfinite, write_endpoint
+from testbed.training.barriers import BarrierClient
 from testbed.training.filling import Mask, estimate_mean, payload_of
-from testbed.training.run_context import RunContext, SharedVectors
-from testbed.transport import Endpoint, Leg, TransferReport
+from testbed.training.logs import CongestionLog, TransferLog, finite, nonfinite, write_endpoint
+from testbed.training.state import RunContext, SharedVectors
+from testbed.transport import Endpoint, Leg, PayloadLayout, TransferReport
+from testbed.transport.messages import unpack_bitmap
 from testbed.transport.net.carriers import DataSockets
 
 
@@ -41,12 +41,9 @@ class _Worker:
         self._log = JsonLinesWriter(context.directory / "events" / f"training-{name}.jsonl")
         self._transfers = TransferLog(context.directory, name, context.logged_layout)
         self._congestion = CongestionLog(context.directory, name)
-        self._follower = Follower(
-            context.coordination_socket,
-            name,
-            context.barrier_timeout_s,
-            connect=context.surroundings.connect,
-        )
+        connect = context.surroundings.connect
+        connection = connect(context.coordination_socket, context.barrier_timeout_s)
+        self._barriers = BarrierClient(connection, name)
         self._trained_s = 0.0
         self._metric: float | None = None
 
@@ -55,13 +52,13 @@ class _Worker:
         config = context.endpoint(self._name, self._congestion.observe)
         with context.surroundings.open_endpoint(config, sockets) as endpoint:
             for number in range(context.rounds):
-                self._follower.reach("idle", metric=self._metric)
-                self._follower.wait("compute")
+                self._barriers.reach("idle", metric=self._metric)
+                self._barriers.wait("compute")
                 self._round(endpoint, number)
             self._learner.save(context.directory / f"weights-{self._name}.pt")
             write_endpoint(context.directory, self._name, endpoint)
-            self._follower.reach("idle", metric=self._metric)
-            self._follower.wait("end")
+            self._barriers.reach("idle", metric=self._metric)
+            self._barriers.wait("end")
 
     def _round(self, endpoint: Endpoint, number: int) -> None:
         context, layout = self._context, self._layout
@@ -85,24 +82,24 @@ class _Worker:
         vectors = self._vectors if context.measures_after(number) else None
         if vectors is not None:
             vectors.gradients[self._name][:] = gradient
-        self._follower.reach("gather")
-        self._follower.wait("gather")
+        self._barriers.reach("gather")
+        self._barriers.wait("gather")
         sent = endpoint.send(Leg.GATHER.transfer(number), {"server": payload})["server"]
         self._memory.settle(sent)
 
-        critical = broadcasts.decode_phase(endpoint.await_announcement())
+        critical = decode_phase(endpoint.await_announcement())
         rule = context.protocol.policy(Leg.BROADCAST).stop_rule(critical)
         report = endpoint.receive(Leg.BROADCAST.transfer(number), rule, {"server": self._incoming})[
             "server"
         ]
         if self._filling.common:
-            self._follower.reach("received", ended_s=self._apply_common(endpoint, report, number))
+            self._barriers.reach("received", ended_s=self._apply_common(endpoint, report, number))
         else:
-            self._follower.reach("received", ended_s=report.ended_s)
+            self._barriers.reach("received", ended_s=report.ended_s)
             self._apply(report.received, number)
         ended_s = self._now_s()
         self._trained_s += ended_s - began_s
-        self._follower.reach("updated")
+        self._barriers.reach("updated")
 
         if vectors is not None:
             vectors.updates[self._name][:] = layout.floats(self._update)
@@ -133,23 +130,23 @@ class _Worker:
 
     def _apply_common(self, endpoint: Endpoint, report: TransferReport, number: int) -> float:
         """Update with what all workers have got; returns when that had ended, less hidden waits."""
-        # They are told what that is a round trip after they have it, and it is usually what this
-        # worker has. So it takes that for granted, and takes the update back if it was wrong.
+        # The server announces it a round trip later, and it is usually what this worker has. So the
+        # worker applies that at once, and undoes the update if it was wrong.
         assert report.received is not None
-        take_back = self._learner.snapshot()
+        undo = self._learner.snapshot()
         self._apply(report.received, number)
         applied_s = self._now_s()
-        common = report.received & broadcasts.await_common(endpoint, self._layout)
-        known_s = self._now_s()
+        common = report.received & await_common(endpoint, self._layout)
+        announced_s = self._now_s()
         if np.array_equal(common, report.received):
-            return report.ended_s + known_s - applied_s
-        take_back()
+            return report.ended_s + announced_s - applied_s
+        undo()
         self._apply(common, number)
-        return known_s
+        return announced_s
 
 
 def computing_s(pace: dict[str, Any], *, seed: int, rank: int, round_number: int) -> float:
-    """How long a worker's iteration is to take."""
+    """The time that a worker's iteration is to take."""
     median_s, spread = float(pace.get("compute_s", 0.0)), float(pace.get("spread", 0.0))
     if not spread:
         return median_s
@@ -172,3 +169,18 @@ def wait_until_computed(
     if late_s < 0:
         sleep(-late_s)
     return max(0.0, late_s)
+
+
+def decode_phase(body: bytes) -> bool:
+    """Whether the announced phase is critical; ValueError when the body is not one byte, 0 or 1."""
+    if body not in (b"\x00", b"\x01"):
+        raise ValueError(f"not a phase announcement: {body[:8]!r}")
+    return body == b"\x01"
+
+
+def await_common(endpoint: Endpoint, layout: PayloadLayout) -> Mask:
+    """Wait for what the server's `announce_common` sends, shape (chunk_count,)."""
+    size, bits = -(-layout.chunk_count // 8), b""
+    while len(bits) < size:
+        bits += endpoint.await_announcement()
+    return unpack_bitmap(bits, layout.chunk_count)

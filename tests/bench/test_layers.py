@@ -16,7 +16,7 @@ from testbed.cli.verbs import app
 from testbed.run import planning
 from testbed.shared.yaml_input import InputError
 from testbed.training.learner import Replica
-from testbed.training.run_context import RunContext
+from testbed.training.state import RunContext
 from testbed.transport import PayloadLayout
 from testbed.transport.tolerance import Fixed, PerLayer
 from tests.experiment.small import write

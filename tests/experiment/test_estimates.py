@@ -14,7 +14,7 @@ from testbed.run import runner
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import Verdict, write_json, write_status
 from testbed.training import models
-from testbed.training.run_context import RunContext
+from testbed.training.state import RunContext
 from tests.experiment.small import write
 
 # 3 workers share a link of 30 Mbit/s; with 1456 bytes of chunk a frame has 1514.

@@ -15,7 +15,7 @@ from testbed.training.filling import estimate_mean, payload_of
 from testbed.training.fillings import FILLINGS
 from testbed.training.learner import Replica, build_optimiser
 from testbed.training.phases import Observation, observe
-from testbed.training.run_context import RunContext
+from testbed.training.state import RunContext
 from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS, as_policy
 from tests.examples.places import load
 from tests.training.one_round import LAYOUT

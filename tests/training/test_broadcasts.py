@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from testbed.training.broadcasts import BroadcastMemory, announce_common, await_common
 from testbed.training.fillings import FILLINGS
+from testbed.training.server import BroadcastMemory, announce_common
+from testbed.training.worker import await_common
 from testbed.transport import PayloadLayout, ProtocolError
 from tests.training.one_round import LAYOUT, buffer_of, gradients_of, report
 

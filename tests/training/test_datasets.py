@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
 from testbed.training.datasets.stdlib_text import OTHER, VOCABULARY
-from testbed.training.model_and_data import ModelAndData
+from testbed.training.state import ModelAndData
 from tests.training.single_process import need_of
 
 GLYPHS = {"name": "glyphs", "size": 500}

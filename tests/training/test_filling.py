@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from testbed.shared.input_error import InputError
-from testbed.training.events import nonfinite
 from testbed.training.filling import mean_into
 from testbed.training.fillings import FILLINGS, ErrorFeedback, Signs
+from testbed.training.logs import nonfinite
 from testbed.transport import PayloadLayout
 from testbed.transport.net.tcp import TwoValues
 from tests.shared.entries import every, listed

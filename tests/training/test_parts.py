@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.training import broadcasts, coordination, events
-from testbed.training.coordination import CoordinationError, Coordinator, Follower
+from testbed.training import barriers, logs, worker
+from testbed.training.barriers import BarrierClient, BarrierError, BarrierServer
 from testbed.training.datasets import splits
 from testbed.training.filling import mean_into
-from testbed.training.run_context import SharedVectors
+from testbed.training.state import SharedVectors
 from testbed.transport import PayloadLayout
 
 
@@ -34,58 +34,58 @@ def test_an_epoch_visits_every_sample_once():
 
 def test_an_announced_phase_comes_back_and_anything_else_is_refused():
     for critical in (True, False):
-        assert broadcasts.decode_phase(broadcasts.encode_phase(critical)) is critical
+        assert worker.decode_phase(bytes([critical])) is critical
     for body in (b"", b"\x02", b"\x00\x00"):
         with pytest.raises(ValueError, match="phase"):
-            broadcasts.decode_phase(body)
+            worker.decode_phase(body)
 
 
 def joined(path, names, **options):
-    """A coordinator and the followers that have reached `x`."""
-    listener = coordination.listen(path)
-    followers = {}
+    """A server and the clients that have reached `x`."""
+    listener = barriers.listen(path)
+    clients = {}
 
     def join(name):
-        followers[name] = Follower(path, name, 10)
-        followers[name].reach("x", value=name)
+        clients[name] = BarrierClient(barriers.connect(path, 10), name)
+        clients[name].reach("x", value=name)
 
     threads = [threading.Thread(target=join, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
-    coordinator = Coordinator(listener, names, 10, **options)
+    server = BarrierServer(listener, names, 10, **options)
     for thread in threads:
         thread.join(10)
     # It has waited for the last of them.
-    facts = [(name, each["value"]) for name, each in coordinator.gather("x").items()]
+    facts = [(name, each["value"]) for name, each in server.gather("x").items()]
     assert facts == [(name, name) for name in names]
-    return coordinator, followers
+    return server, clients
 
 
 def test_a_worker_that_leaves_is_named(tmp_path):
-    coordinator, followers = joined(tmp_path / "c.sock", ["worker-1", "worker-2"])
-    followers["worker-1"].reach("y")
-    del followers["worker-2"]
-    with pytest.raises(CoordinationError, match="worker-2: closed"):
-        coordinator.gather("y")
+    server, clients = joined(tmp_path / "c.sock", ["worker-1", "worker-2"])
+    clients["worker-1"].reach("y")
+    del clients["worker-2"]
+    with pytest.raises(BarrierError, match="worker-2: closed"):
+        server.gather("y")
 
 
 def test_a_barrier_goes_on_without_those_who_left_until_nobody_is_there(tmp_path):
-    coordinator, followers = joined(tmp_path / "c.sock", ["a", "b", "c"], keep_going=True)
-    del followers["b"]
+    server, clients = joined(tmp_path / "c.sock", ["a", "b", "c"], keep_going=True)
+    del clients["b"]
     for name in ("a", "c"):
-        followers[name].reach("y")
-    assert list(coordinator.gather("y")) == ["a", "c"]
-    assert coordinator.present == ["a", "c"]
-    assert coordinator.lost == {"b": "b: closed its connection"}
-    coordinator.drop("c", "silent for 30 s")
-    coordinator.release("y")
-    followers["a"].wait("y")
-    assert coordinator.lost["c"] == "silent for 30 s"
-    with pytest.raises(CoordinationError, match="server: closed"):
-        followers["c"].wait("y")
-    del followers["a"]
-    with pytest.raises(CoordinationError, match="a: closed"):
-        coordinator.gather("z")
+        clients[name].reach("y")
+    assert list(server.gather("y")) == ["a", "c"]
+    assert server.present == ["a", "c"]
+    assert server.lost == {"b": "b: closed its connection"}
+    server.drop("c", "silent for 30 s")
+    server.release("y")
+    clients["a"].wait("y")
+    assert server.lost["c"] == "silent for 30 s"
+    with pytest.raises(BarrierError, match="server: closed"):
+        clients["c"].wait("y")
+    del clients["a"]
+    with pytest.raises(BarrierError, match="a: closed"):
+        server.gather("z")
 
 
 LAYOUT = PayloadLayout([("a", 5), ("b", 0), ("c", 7), ("d", 1)], chunk_bytes=16)
@@ -96,34 +96,34 @@ def test_the_loss_of_each_tensor_is_that_of_its_elements(flags):
     received = np.array(flags)
     missing = ~LAYOUT.element_mask(received)
     expected = [missing[:5].mean(), 0, missing[5:12].mean(), missing[12:].mean()]
-    np.testing.assert_allclose(events.tensor_loss(LAYOUT, received), expected)
+    np.testing.assert_allclose(logs.tensor_loss(LAYOUT, received), expected)
 
 
 def test_deviation_of_a_zero_filled_gradient():
     reference = np.array([3.0, 4.0, 0.0, 0.0], dtype=np.float32)
-    found = events.deviation(np.array([3, 0, 0, 0], dtype=np.float32), reference)
+    found = logs.deviation(np.array([3, 0, 0, 0], dtype=np.float32), reference)
     assert found.relative_error == pytest.approx(0.8)
     assert found.cosine == pytest.approx(0.6)
     assert found.norm_ratio == pytest.approx(0.6)
-    assert events.deviation(reference, reference).relative_error == 0
-    assert events.deviation(reference, reference).cosine == pytest.approx(1)
+    assert logs.deviation(reference, reference).relative_error == 0
+    assert logs.deviation(reference, reference).cosine == pytest.approx(1)
 
 
 def test_deviations_without_a_direction_are_none_not_a_number_made_up():
     zero, one = np.zeros(3, dtype=np.float32), np.ones(3, dtype=np.float32)
-    assert events.deviation(zero, zero) == events.Deviation(0.0, None, None)
-    assert events.deviation(one, zero).relative_error is None
-    assert events.deviation(zero, one) == events.Deviation(1.0, None, 0.0)
-    assert events.deviation(one * np.float32("nan"), one).relative_error is None
+    assert logs.deviation(zero, zero) == logs.Deviation(0.0, None, None)
+    assert logs.deviation(one, zero).relative_error is None
+    assert logs.deviation(zero, one) == logs.Deviation(1.0, None, 0.0)
+    assert logs.deviation(one * np.float32("nan"), one).relative_error is None
 
 
 def test_divergence_of_replicas():
     rng = np.random.default_rng(0)
     weights = rng.normal(size=300_000).astype(np.float32)
-    assert events.divergence([weights, weights.copy(), weights.copy()]) == 0
+    assert logs.divergence([weights, weights.copy(), weights.copy()]) == 0
     one, two = np.array([1, 1], dtype=np.float32), np.array([1, 3], dtype=np.float32)
     # Mean (1, 2); each is 1 away from it.
-    assert events.divergence([one, two]) == pytest.approx(1 / 5**0.5)
+    assert logs.divergence([one, two]) == pytest.approx(1 / 5**0.5)
 
 
 def test_what_a_child_puts_aside_its_parent_sees():

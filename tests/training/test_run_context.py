@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from testbed.training.fillings import Rescale, Zero
-from testbed.training.model_and_data import ModelAndData
-from testbed.training.run_context import RunContext
 from testbed.training.settings import Training
+from testbed.training.state import ModelAndData, RunContext
 from testbed.transport import Leg, preset
 
 HOSTS = {"server": "10.0.0.1", "worker-1": "10.0.0.2", "worker-2": "10.0.0.3"}

@@ -10,7 +10,7 @@ from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
 from testbed.training.datasets import splits
 from testbed.training.datasets.splits import Dirichlet, Equal, share, shares
-from testbed.training.model_and_data import ModelAndData
+from testbed.training.state import ModelAndData
 from tests.training.single_process import need_of
 
 SPLITS = st.one_of(st.just(Equal()), st.floats(1e-3, 1e3).map(lambda alpha: Dirichlet(alpha=alpha)))

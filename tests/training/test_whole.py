@@ -20,11 +20,10 @@ from testbed.run import training_launcher
 from testbed.run.training_launcher import ANOTHERS_FAULT, OWN_FAULT
 from testbed.shared import failure, jsonl, messages, run_directory
 from testbed.shared.messages import ProgressWriter
-from testbed.training import coordination, server, worker
+from testbed.training import barriers, server, worker
 from testbed.training.learner import Replica
-from testbed.training.model_and_data import ModelAndData
-from testbed.training.run_context import RunContext, SharedVectors
 from testbed.training.settings import Training
+from testbed.training.state import ModelAndData, RunContext, SharedVectors
 from testbed.transport import PeerLost, preset
 from tests.training.single_process import single_process_weights
 from tests.transport.loopback import site
@@ -75,7 +74,7 @@ class Whole:
         if context.training["measure_every"]:
             vectors = SharedVectors(context.workers, context.layout.element_count)
         context.coordination_socket.unlink(missing_ok=True)
-        listener = coordination.listen(context.coordination_socket)
+        listener = barriers.listen(context.coordination_socket)
         progress = ProgressWriter(messages.pair()[0])
 
         def serve() -> None:
@@ -142,7 +141,7 @@ def _kill_at_gradient(number: int) -> None:
 def _answer_as_controller(path: Path) -> None:
     """A controller without impairments."""
     path.unlink(missing_ok=True)
-    listener = coordination.listen(path)
+    listener = barriers.listen(path)
 
     def answer() -> None:
         connection, _ = listener.accept()

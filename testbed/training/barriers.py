@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 _LINE_LIMIT_BYTES = 4096
-_MOST_WAITING = 512
+_BACKLOG = 512
 
 Connect = Callable[[Path, float], socket.socket]
 
 
-class CoordinationError(ConnectionError):
+class BarrierError(ConnectionError):
     """A peer left or sent something unexpected."""
 
 
 class _Line:
+    """One JSON object a line, both ways."""
+
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._incoming = connection.makefile("rb")
@@ -28,15 +30,15 @@ class _Line:
         try:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise CoordinationError(f"coordination: {error}") from error
+            raise BarrierError(f"coordination: {error}") from error
 
     def receive(self, name: str) -> dict[str, Any]:
         try:
             line = self._incoming.readline(_LINE_LIMIT_BYTES)
         except OSError as error:
-            raise CoordinationError(f"{name}: {error}") from error
+            raise BarrierError(f"{name}: {error}") from error
         if not line.endswith(b"\n"):
-            raise CoordinationError(f"{name}: closed its connection")
+            raise BarrierError(f"{name}: closed its connection")
         message: dict[str, Any] = json.loads(line)
         return message
 
@@ -45,7 +47,7 @@ class _Line:
         self._connection.close()
 
 
-class Coordinator:
+class BarrierServer:
     """The server's side: waits for all workers, then releases them."""
 
     def __init__(
@@ -59,16 +61,15 @@ class Coordinator:
         self._workers: dict[str, _Line] = {}
         self._order = list(workers)
         self._keep_going = keep_going
-        self.lost: dict[str, str] = {}
+        self.lost: dict[str, str] = {}  # why, by worker
         listener.settimeout(timeout_s)
-        expected = set(workers)
-        while len(self._workers) < len(expected):
+        while len(self._workers) < len(workers):
             connection, _ = listener.accept()
             connection.settimeout(timeout_s)
             line = _Line(connection)
             name = str(line.receive("a worker").get("name"))
-            if name not in expected or name in self._workers:
-                raise CoordinationError(f"coordination: unexpected worker {name!r}")
+            if name not in workers or name in self._workers:
+                raise BarrierError(f"coordination: unexpected worker {name!r}")
             self._workers[name] = line
         listener.close()
 
@@ -83,11 +84,11 @@ class Coordinator:
         for name in self.present:
             try:
                 message = self._workers[name].receive(name)
-            except CoordinationError as error:
-                self.lose(name, error)
+            except BarrierError as error:
+                self._lose(name, error)
                 continue
             if message.get("at") != point:
-                raise CoordinationError(f"{name}: at {message.get('at')!r}, not {point!r}")
+                raise BarrierError(f"{name}: at {message.get('at')!r}, not {point!r}")
             messages[name] = message
         return messages
 
@@ -96,8 +97,8 @@ class Coordinator:
         for name in self.present:
             try:
                 self._workers[name].send({"go": point})
-            except CoordinationError as error:
-                self.lose(name, error)
+            except BarrierError as error:
+                self._lose(name, error)
 
     def drop(self, name: str, reason: str) -> None:
         """Stop waiting for a worker that the caller knows to be gone."""
@@ -106,26 +107,17 @@ class Coordinator:
             self._workers.pop(name).close()
             self.lost[name] = reason
 
-    def lose(self, name: str, error: Exception) -> None:
-        """Go on without a worker that has failed, or raise the error if that is not to be."""
+    def _lose(self, name: str, error: Exception) -> None:
         if not self._keep_going or len(self._workers) == 1:
             raise error
         self.drop(name, str(error))
 
 
-def connect(path: Path, timeout_s: float) -> socket.socket:
-    """A worker's connection to the server's listener."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(timeout_s)
-    connection.connect(str(path))
-    return connection
-
-
-class Follower:
+class BarrierClient:
     """A worker's side."""
 
-    def __init__(self, path: Path, name: str, timeout_s: float, connect: Connect = connect) -> None:
-        self._line = _Line(connect(path, timeout_s))
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self._line = _Line(connection)
         self._line.send({"name": name})
 
     def reach(self, point: str, **facts: Any) -> None:
@@ -136,12 +128,20 @@ class Follower:
         """Wait until the server releases this worker from `point`."""
         message = self._line.receive("server")
         if message.get("go") != point:
-            raise CoordinationError(f"server: released {message.get('go')!r}, not {point!r}")
+            raise BarrierError(f"server: released {message.get('go')!r}, not {point!r}")
+
+
+def connect(path: Path, timeout_s: float) -> socket.socket:
+    """Open a worker's connection to the server's listener."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
+    connection.connect(str(path))
+    return connection
 
 
 def listen(path: Path) -> socket.socket:
-    """Open the listening socket for a `Coordinator`."""
+    """Open the listening socket for a `BarrierServer`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
-    listener.listen(_MOST_WAITING)
+    listener.listen(_BACKLOG)
     return listener
