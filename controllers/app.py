@@ -30,9 +30,8 @@ from controllers.framework import (
 )
 from controllers.impairment_plan import contradict, places_of
 from controllers.impairment_runner import ControllerLabAccess, ImpairmentRunner
-from controllers.openflow import ClosedError, Connection, LateError
 from controllers.routing import Routing
-from controllers.switches import PortState, Switch
+from controllers.switches import ClosedError, Connection, LateError, PortState, Switch
 from controllers.timeline import Timeline
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import failure, own_code

@@ -20,8 +20,7 @@ from controllers.impairments.base import (
     Metering,
     NotMeasuredError,
 )
-from controllers.openflow import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, Flow, Meter
-from controllers.switches import Switch
+from controllers.switches import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, Flow, Meter, Switch
 from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.lab import paths
 from testbed.lab.kernel.packet_filter import PacketFilter

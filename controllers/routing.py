@@ -11,8 +11,7 @@ from typing import Any
 
 import networkx
 
-from controllers.openflow import FORWARDING_TABLE, Connection, Flow
-from controllers.switches import Switch, ports_of
+from controllers.switches import FORWARDING_TABLE, Connection, Flow, Switch
 from testbed.lab import paths
 
 _PRIORITY = 10
@@ -162,7 +161,7 @@ class Routing:
 
     def bring_back(self, switch: str, connection: Connection) -> None:
         """Reroute by what a connected switch says of its ports, then give it its whole plan."""
-        ports = ports_of(connection)
+        ports = connection.ports()
         # A port that an impairment holds down comes back as up with the switch.
         self.ports_are(switch, self._switches[switch].live_ports(ports))
         self._switches[switch].bring_back(connection, ports)

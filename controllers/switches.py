@@ -1,34 +1,64 @@
-"""The switches by name, and what each should hold: whenever it connects, it is brought back."""
+"""The switches by name: what each should hold, the OpenFlow messages that write it, connections."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controllers import openflow
 from controllers.framework import Datapath, hub
+from controllers.framework import ofproto_v1_3 as protocol
+from controllers.framework import ofproto_v1_3_parser as parser
 from controllers.impairments.base import MeterCounts, NotMeasuredError
-from controllers.openflow import (
-    ARRIVING_TABLE,
-    FORWARDING,
-    FORWARDING_TABLE,
-    ClosedError,
-    Connection,
-    Flow,
-    Meter,
-    Order,
-    Place,
-    RefusedError,
-    SwitchError,
-    parser,
-    protocol,
-)
 
-_WAITING_S = 5.0
+REPLY_TIMEOUT_S = 2.0
+_TRIES = 3
+_PAUSE_S = 0.1
+_WARN_AFTER_S = 5.0
 _log = logging.getLogger("controllers.switches")
+
+# A packet passes these tables in this order: impairments of packets that arrive at a port,
+# impairments of packets that leave for a host, forwarding.
+ARRIVING_TABLE, LEAVING_TABLE, FORWARDING_TABLE = 0, 1, 2
+
+FORWARDING = "the forwarding rules"  # owns the messages that are no impairment's
+_WHOLE_COOKIE = (1 << 64) - 1
+
+Match = tuple[tuple[str, Any], ...]
+Place = tuple[int, int, Match]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """A flow entry. It meters, then goes on to a table or a port; else it drops."""
+
+    # Of several `ports` a SELECT group chooses. `number` is the impairment's, and the cookie, by
+    # which the entry is removed; 0: a forwarding rule.
+
+    table: int
+    priority: int
+    match: Match = ()
+    meter: int | None = None
+    goto: int | None = None
+    ports: tuple[int, ...] = ()
+    number: int = 0
+    owner: str = FORWARDING
+
+    @property
+    def place(self) -> Place:
+        """The place where it stands: a switch has one entry there at most."""
+        return self.table, self.priority, self.match
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meter:
+    """A meter with one drop band; `burst_kb` in thousands of bits, as OpenFlow has it."""
+
+    rate_kbps: int
+    burst_kb: int
+    owner: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +79,241 @@ class PortState:
         )
 
 
-def ports_of(connection: Connection) -> dict[int, PortState]:
-    """Ask a switch that has connected for its ports."""
-    ports = connection.ask(parser.OFPPortDescStatsRequest, "its ports")
-    return {port.port_no: PortState.of(port) for port in ports}
+# Messages
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message to a switch, and what it writes for whom, to name it if the switch refuses."""
+
+    content: Any
+    what: str
+    owner: str = FORWARDING
+
+
+def _barrier() -> Message:
+    """Have everything before it processed before everything after it."""
+    return Message(parser.OFPBarrierRequest(None), "barrier")
+
+
+def _add_flow(flow: Flow, group: int | None) -> Message:
+    """Replace any entry in the same place. `group` chooses where it has several ports."""
+    instructions: list[Any] = []
+    if flow.meter is not None:
+        instructions.append(parser.OFPInstructionMeter(flow.meter, protocol.OFPIT_METER))
+    if flow.ports:
+        output = parser.OFPActionOutput(flow.ports[0])
+        action = output if group is None else parser.OFPActionGroup(group)
+        instructions.append(parser.OFPInstructionActions(protocol.OFPIT_APPLY_ACTIONS, [action]))
+    if flow.goto is not None:
+        instructions.append(parser.OFPInstructionGotoTable(flow.goto))
+    content = parser.OFPFlowMod(
+        None,
+        cookie=flow.number,
+        table_id=flow.table,
+        priority=flow.priority,
+        match=parser.OFPMatch(**dict(flow.match)),
+        instructions=instructions,
+    )
+    return Message(content, "flow", flow.owner)
+
+
+def _remove_flow(flow: Flow) -> Message:
+    return _remove_flows(
+        flow.owner,
+        table_id=flow.table,
+        command=protocol.OFPFC_DELETE_STRICT,
+        priority=flow.priority,
+        match=parser.OFPMatch(**dict(flow.match)),
+    )
+
+
+def _remove_flows(owner: str, **which: Any) -> Message:
+    scope = {"table_id": protocol.OFPTT_ALL, "command": protocol.OFPFC_DELETE} | which
+    anywhere = {"out_port": protocol.OFPP_ANY, "out_group": protocol.OFPG_ANY}
+    return Message(parser.OFPFlowMod(None, **scope, **anywhere), "removal of flows", owner)
+
+
+def _add_group(number: int, ports: tuple[int, ...]) -> Message:
+    """Add a SELECT group of which each bucket leads to a port."""
+    anything = {"watch_port": protocol.OFPP_ANY, "watch_group": protocol.OFPG_ANY}
+    buckets = [
+        parser.OFPBucket(weight=1, actions=[parser.OFPActionOutput(port)], **anything)
+        for port in ports
+    ]
+    how = (protocol.OFPGC_ADD, protocol.OFPGT_SELECT, number, buckets)
+    return Message(parser.OFPGroupMod(None, *how), "group")
+
+
+def _remove_group(number: int) -> Message:
+    """Remove a group, and with it all flows that use it."""
+    how: tuple[Any, ...] = (protocol.OFPGC_DELETE, protocol.OFPGT_SELECT, number, [])
+    return Message(parser.OFPGroupMod(None, *how), "removal of a group")
+
+
+def _add_meter(number: int, meter: Meter) -> Message:
+    flags = protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS
+    band = parser.OFPMeterBandDrop(rate=meter.rate_kbps, burst_size=meter.burst_kb)
+    content = parser.OFPMeterMod(None, protocol.OFPMC_ADD, flags, number, [band])
+    return Message(content, "meter", meter.owner)
+
+
+def _remove_meter(number: int, owner: str = FORWARDING) -> Message:
+    """Remove a meter, and with it all flows that use it."""
+    content = parser.OFPMeterMod(None, protocol.OFPMC_DELETE, 0, number, [])
+    return Message(content, "removal of a meter", owner)
+
+
+def _set_port(port: int, address: str, owner: str, *, up: bool) -> Message:
+    """Take a port down or up; `address` is its hardware address, which the message must name."""
+    down = protocol.OFPPC_PORT_DOWN
+    content = parser.OFPPortMod(None, port, address, 0 if up else down, down, 0)
+    return Message(content, f"change of port {port}", owner)
+
+
+# Connections
+
+
+class SwitchError(ConnectionError):
+    """A switch refused something, is late, or is gone; the message is one line."""
+
+
+class RefusedError(SwitchError):
+    """A switch answered with an error."""
+
+
+class LateError(SwitchError):
+    """A switch has not answered in time."""
+
+
+class ClosedError(SwitchError):
+    """The connection has ended."""
+
+
+class _PendingReply:
+    def __init__(self) -> None:
+        self.done = hub.Event()
+        self.parts: list[Any] = []
+        self.refusal = ""
+
+
+class Connection:
+    """One connection of a switch; `refused` gets a refused message's owner and a sentence."""
+
+    @staticmethod
+    def of(datapath: Datapath) -> Connection | None:
+        """The connection that was made of it; None: of a switch that is not ours."""
+        return getattr(datapath, "connection", None)
+
+    def __init__(
+        self, switch: str, datapath: Datapath, refused: Callable[[str, str], None]
+    ) -> None:
+        self.switch = switch
+        self.datapath = datapath
+        self._refused = refused
+        self._is_open = True
+        self._pending: dict[int, _PendingReply] = {}
+        self._unconfirmed: dict[int, tuple[str, str]] = {}  # what was sent, and whose it is
+        datapath.connection = self  # for `of`
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send messages in one piece, in order, if the connection has not ended."""
+        if not self._is_open or not messages:
+            return
+        pieces = []
+        for message in messages:
+            content = message.content
+            content.datapath = self.datapath
+            self.datapath.set_xid(content)
+            content.serialize()
+            self._unconfirmed[content.xid] = message.what, message.owner
+            pieces.append(bytes(content.buf))
+        self.datapath.send(b"".join(pieces))
+
+    def barrier(self) -> None:
+        """Return when the switch has processed everything sent before, however long it takes."""
+        before = list(self._unconfirmed)
+        pending, xid = self._begin(parser.OFPBarrierRequest(self.datapath))
+        while not pending.done.wait(REPLY_TIMEOUT_S):
+            _log.warning("%s confirms nothing for %g s", self.switch, REPLY_TIMEOUT_S)
+        self._end(pending, xid, "a barrier")
+        for confirmed_xid in before:
+            self._unconfirmed.pop(confirmed_xid, None)
+
+    def ask(self, request: Callable[..., Any], what: str, *arguments: Any) -> list[Any]:
+        """Send a request, up to three times; return the body of its reply, all parts."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._ask_once(request(self.datapath, *arguments), what)
+            except (RefusedError, LateError) as error:
+                _log.warning("%s; asked again", error)
+                hub.sleep(_PAUSE_S)
+        return self._ask_once(request(self.datapath, *arguments), what)
+
+    def ports(self) -> dict[int, PortState]:
+        """Ask for the switch's ports."""
+        ports = self.ask(parser.OFPPortDescStatsRequest, "its ports")
+        return {port.port_no: PortState.of(port) for port in ports}
+
+    def _ask_once(self, request: Any, what: str) -> list[Any]:
+        pending, xid = self._begin(request)
+        if not pending.done.wait(REPLY_TIMEOUT_S):
+            del self._pending[xid]
+            raise LateError(
+                f"{self.switch} did not answer a request for {what} within {REPLY_TIMEOUT_S:g} s"
+            )
+        return self._end(pending, xid, f"a request for {what}")
+
+    def _begin(self, request: Any) -> tuple[_PendingReply, int]:
+        if not self._is_open:
+            raise ClosedError(f"switch {self.switch} is not connected")
+        xid = self.datapath.set_xid(request)
+        pending = self._pending[xid] = _PendingReply()
+        self.datapath.send_msg(request)
+        return pending, xid
+
+    def _end(self, pending: _PendingReply, xid: int, what: str) -> list[Any]:
+        self._pending.pop(xid, None)
+        if pending.refusal:
+            raise RefusedError(f"{self.switch} refused {what}: {pending.refusal}")
+        if not self._is_open:
+            raise ClosedError(f"switch {self.switch} disconnected before it answered {what}")
+        return pending.parts
+
+    def answered(self, message: Any) -> None:
+        """Take a reply: to a barrier, or a part of statistics. One that nobody awaits is late."""
+        if (pending := self._pending.get(message.xid)) is None:
+            return
+        pending.parts.extend(getattr(message, "body", None) or [])
+        if not getattr(message, "flags", 0) & protocol.OFPMPF_REPLY_MORE:
+            pending.done.set()
+
+    def failed(self, message: Any) -> None:
+        """Take an error message, whose transaction id is that of what was refused."""
+        # The error's name in the specification, such as OFPFMFC_TABLE_FULL, else its numbers.
+        why = str(protocol.ofp_error_code_to_str(message.type, message.code)).partition("(")[0]
+        if why.startswith("Unknown"):
+            why = f"OpenFlow error type {message.type} code {message.code}"
+        if (pending := self._pending.get(message.xid)) is not None:
+            pending.refusal = why
+            pending.done.set()
+        elif (refused := self._unconfirmed.pop(message.xid, None)) is not None:
+            what, owner = refused
+            text = f"{self.switch} refused {what} of {owner}: {why}"
+            _log.error("%s", text)
+            self._refused(owner, text)
+        else:
+            _log.warning("%s reports an error about nothing sent from here: %s", self.switch, why)
+
+    def closed(self) -> None:
+        """Note that the connection has ended, and wake up whoever waits for a reply."""
+        self._is_open = False
+        for pending in self._pending.values():
+            pending.done.set()
 
 
 class Switch:
-    """A switch of the network, connected or not."""
+    """A switch of the network, connected or not; whenever it connects, it gets its whole plan."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -84,67 +341,65 @@ class Switch:
         """Remove flow entries."""
         for flow in flows:
             self._flows.pop(flow.place, None)
-        self._send([openflow.remove_flow(each) for each in flows])
+        self._send([_remove_flow(flow) for flow in flows])
 
     def drop_numbered(self, number: int, owner: str) -> None:
         """Remove all flow entries of an impairment."""
         self._flows = {place: flow for place, flow in self._flows.items() if flow.number != number}
-        self._send([openflow.remove_numbered_flows(number, owner)])
+        self._send([_remove_flows(owner, cookie=number, cookie_mask=_WHOLE_COOKIE)])
 
     def drop_unused_groups(self) -> None:
         """Remove the groups that no flow entry needs any more."""
         used = {flow.ports for flow in self._flows.values()}
         unused = [self._groups.pop(ports) for ports in set(self._groups) - used]
-        self._send([openflow.remove_group(each) for each in unused])
+        self._send([_remove_group(number) for number in unused])
 
     def put_meter(self, number: int, meter: Meter) -> None:
         """Add a meter."""
         self._meters[number] = meter
         if self._connection is not None:
             self._counting[number] = self._connection
-        self._send([openflow.add_meter(number, meter)])
+        self._send([_add_meter(number, meter)])
 
     def drop_meter(self, number: int, owner: str) -> None:
         """Remove a meter, and with it all flows that use it."""
         self._meters.pop(number, None)
         self._counting.pop(number, None)
         self._flows = {place: flow for place, flow in self._flows.items() if flow.meter != number}
-        self._send([openflow.remove_meter(number, owner)])
+        self._send([_remove_meter(number, owner)])
 
     def set_port(self, port: int, owner: str, *, up: bool) -> None:
-        """Take a port down or up. Before the switch has connected, it says how it shall be then."""
+        """Take a port down or up, now or as soon as the switch connects."""
         self._ports[port] = up, owner
         if self._connection is not None and port not in self._addresses:
             raise SwitchError(f"switch {self.name} has no port {port}")
-        address = self._addresses.get(port, "")
-        self._send([openflow.set_port(port, address, owner, up=up)])
+        self._send([_set_port(port, self._addresses.get(port, ""), owner, up=up)])
 
     def meter_counts(self, number: int) -> MeterCounts:
-        """What a meter has counted since it was added."""
+        """Read what a meter has counted since it was added."""
         connection = self._connection
         if connection is None or self._counting.get(number) is not connection:
             raise NotMeasuredError(f"{self.name} has reconnected, and its meter counts anew")
-
         try:
             body = connection.ask(parser.OFPMeterStatsRequest, "the counts of a meter", 0, number)
         except SwitchError as error:
             raise NotMeasuredError(str(error)) from None
         return MeterCounts(
-            packets=sum(each.packet_in_count for each in body),
-            size_bytes=sum(each.byte_in_count for each in body),
-            dropped=sum(band.packet_band_count for each in body for band in each.band_stats),
+            packets=sum(part.packet_in_count for part in body),
+            size_bytes=sum(part.byte_in_count for part in body),
+            dropped=sum(band.packet_band_count for part in body for band in part.band_stats),
         )
 
     # The connection
 
     def open(self, datapath: Datapath) -> Connection:
-        """A new connection, which nothing uses before `bring_back`; an older one has ended."""
+        """Make a new connection, which nothing uses before `bring_back`; an older one has ended."""
         if self._connection is not None:
             self.closed(self._connection)
         return Connection(self.name, datapath, self._refused)
 
     def live_ports(self, ports: Mapping[int, PortState]) -> dict[int, bool]:
-        """Which ports will forward once the plan is installed: none that someone holds down."""
+        """Tell of each port whether it will forward: none that an impairment holds down does."""
         return {
             number: port.is_live and self._ports.get(number, (True, ""))[0]
             for number, port in ports.items()
@@ -161,9 +416,13 @@ class Switch:
         # moment alone, and no change of the plan is lost.
         connection.send(
             [
-                *openflow.remove_everything(),
-                *(openflow.add_meter(*each) for each in self._meters.items()),
-                openflow.barrier(),
+                _remove_flows(FORWARDING),
+                _barrier(),
+                _remove_group(protocol.OFPG_ALL),
+                _remove_meter(protocol.OFPM_ALL),
+                _barrier(),
+                *(_add_meter(*meter) for meter in self._meters.items()),
+                _barrier(),
                 *self._installation(self._flows.values()),
                 *self._port_changes(ports),
             ]
@@ -174,7 +433,7 @@ class Switch:
             self._raise_refusals(owner)
 
     def closed(self, connection: Connection) -> bool:
-        """Note that a connection has ended; whether it was the present one."""
+        """Note that a connection has ended; return whether it was the present one."""
         connection.closed()
         if connection is not self._connection:
             return False
@@ -185,14 +444,14 @@ class Switch:
     def confirm(self, owner: str) -> None:
         """Return when the switch has processed everything sent before; waits until it connects."""
         while True:
-            while not self._connected.wait(_WAITING_S):
+            while not self._connected.wait(_WARN_AFTER_S):
                 _log.warning("%s waits for switch %s, which is not connected", owner, self.name)
             if self._confirmed():
                 break
         self._raise_refusals(owner)
 
     def confirm_forwarding(self) -> None:
-        """The same for forwarding rules, of a switch that is connected; others get them later."""
+        """Confirm the forwarding rules of a switch that is connected; others get them later."""
         self._confirmed()
         self._raise_refusals(FORWARDING)
 
@@ -214,30 +473,29 @@ class Switch:
             more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
             raise RefusedError(f"{sentences[0]}{more}")
 
-    def _send(self, orders: list[Order]) -> None:
+    def _send(self, messages: list[Message]) -> None:
         if self._connection is not None:
-            self._connection.send(orders)
+            self._connection.send(messages)
 
-    def _installation(self, flows: Iterable[Flow]) -> list[Order]:
-        """The messages that add entries, after the groups that they need and that are new."""
+    def _installation(self, flows: Iterable[Flow]) -> list[Message]:
+        """Make the messages that add entries, after the new groups that they need."""
         groups, entries = [], []
         for flow in flows:
             if len(flow.ports) > 1 and flow.ports not in self._groups:
-                taken = set(self._groups.values())
-                number = next(each for each in itertools.count(1) if each not in taken)
+                used = set(self._groups.values())
+                number = next(free for free in itertools.count(1) if free not in used)
                 self._groups[flow.ports] = number
-                groups.append(openflow.add_group(number, flow.ports))
-            entries.append(openflow.add_flow(flow, self._groups.get(flow.ports)))
+                groups.append(_add_group(number, flow.ports))
+            entries.append(_add_flow(flow, self._groups.get(flow.ports)))
         # Without the barrier a switch may process an entry before its group.
-        return [*groups, openflow.barrier(), *entries] if groups else entries
+        return [*groups, _barrier(), *entries] if groups else entries
 
-    def _port_changes(self, ports: Mapping[int, PortState]) -> list[Order]:
-        """The messages that make the ports which someone sets as they are to be."""
+    def _port_changes(self, ports: Mapping[int, PortState]) -> list[Message]:
+        """Make the messages that take those ports up or down which someone sets."""
         changes = []
         for number, (up, owner) in self._ports.items():
             if number not in ports:
                 _log.warning("switch %s has no port %d, which %s sets", self.name, number, owner)
             elif ports[number].is_down == up:
-                change = openflow.set_port(number, ports[number].address, owner, up=up)
-                changes.append(change)
+                changes.append(_set_port(number, ports[number].address, owner, up=up))
         return changes

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from controllers.framework import ofproto_v1_3
-from controllers.openflow import Connection, parser
-from controllers.switches import Switch, ports_of
+from controllers.switches import Connection, Switch, parser
 
 _PORT_MOD, _GROUP_MOD, _MULTIPART, _BARRIER, _METER_MOD, _FLOW_MOD = 16, 15, 18, 20, 29, 14
 FLOW_FAILED, GROUP_FAILED, METER_FAILED = 5, 6, 12
@@ -39,7 +38,7 @@ class FakeSwitch:
     def connect(self, switch: Switch) -> Connection:
         """A new connection, by which the switch is brought back to its plan."""
         connection = FakeDatapath(self).connection_of(switch)
-        switch.bring_back(connection, ports_of(connection))
+        switch.bring_back(connection, connection.ports())
         return connection
 
     def take(self, kind: int, body: bytes, whole: bytes) -> Any:

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from controllers import openflow
+from controllers import switches as switching
 from controllers.framework import hub
 from controllers.impairment_runner import ControllerLabAccess
 from controllers.impairments.base import Metering, NotMeasuredError
-from controllers.openflow import (
+from controllers.routing import Routing
+from controllers.switches import (
     FORWARDING_TABLE,
     ClosedError,
     Flow,
     LateError,
     RefusedError,
+    Switch,
 )
-from controllers.routing import Routing
-from controllers.switches import Switch
 from tests.controllers.fake_switch import FLOW_FAILED, FakeDatapath, FakeSwitch
 
 MACS = {"a": "00:00:00:00:00:01", "b": "00:00:00:00:00:02"}
@@ -168,8 +168,8 @@ def test_a_plan_that_a_returning_switch_refuses_is_told(fabric):
 
 
 def test_counts_are_asked_for_again_and_then_said_to_be_unknown(fabric, monkeypatch):
-    monkeypatch.setattr(openflow, "REPLY_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(openflow, "_PAUSE_S", 0)
+    monkeypatch.setattr(switching, "REPLY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(switching, "_PAUSE_S", 0)
     dark, fake = fabric.impairment("dark"), fabric.fakes["s1"]
     blackout(dark, "s1", 1, MACS["b"])
     fake.counted = 5
@@ -191,7 +191,7 @@ def test_counts_are_asked_for_again_and_then_said_to_be_unknown(fabric, monkeypa
 
 
 def test_a_switch_that_does_not_say_what_ports_it_has_is_late(monkeypatch):
-    monkeypatch.setattr(openflow, "REPLY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(switching, "REPLY_TIMEOUT_S", 0.01)
     fake = FakeSwitch()
     fake.mute = {13: 3}
     with pytest.raises(
@@ -207,7 +207,7 @@ def test_who_confirms_waits_until_a_switch_that_is_gone_returns(fabric):
     assert old is not None
     switch.closed(old)
     with pytest.raises(ClosedError, match="s1 is not connected"):
-        old.ask(openflow.parser.OFPPortDescStatsRequest, "its ports")
+        old.ask(switching.parser.OFPPortDescStatsRequest, "its ports")
     blackout(dark, "s1", 1, MACS["b"])
     done: list[str] = []
 
