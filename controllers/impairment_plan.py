@@ -10,7 +10,7 @@ from typing import Any
 
 from controllers import impairments
 from controllers.impairments import ImpairmentParameters
-from controllers.impairments.parameters import LEGS_OF
+from controllers.impairments.base import LEGS_OF
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import one_of
 

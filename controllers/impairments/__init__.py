@@ -14,13 +14,11 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Annotated, Any, cast, get_args
 
-from controllers.impairments.base import Effect, Impairment, LabAccess
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.flow import Blackout, Police
 from controllers.impairments.host import Crash, Straggler
-from controllers.impairments.link import Delay, LinkDown
+from controllers.impairments.link import Burst, Delay, LinkDown, Queue
 from controllers.impairments.loss import Loss, SenderDrop
-from controllers.impairments.parameters import ImpairmentParameters
-from controllers.impairments.queue import Burst, Queue
 from controllers.impairments.trace import Trace
 from controllers.impairments.traffic import Background, HostBurst
 from testbed.shared import own_code

@@ -1,21 +1,360 @@
-"""The interface of an impairment: parameters from YAML, a begin, an end, and a measured effect."""
+"""What a kind of impairment derives from: its keys in YAML, begin, end, and measured effect."""
 
 from __future__ import annotations
 
 import itertools
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from controllers.impairments.parameters import ImpairmentParameters
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+
 from testbed.lab.link_control import LinkControl
 from testbed.lab.loss_table import LossTable
 from testbed.lab.network import HostInfo, hosts_from_json
 from testbed.shared import own_code, sizes
+from testbed.shared.input_error import shown
 
-_LARGEST_BYTES = 64 << 20
+LONGEST_S = 3600.0
+_MOST_INSTANTS = 10_000
+_MOST_HIT_ROUNDS = 100_000
+# It may begin as late as limits.impairment_late_s lets it by default, and ends as much later.
+_LATE_S = 0.01
+LEGS_OF = {
+    "gather": ("gather",),
+    "broadcast": ("broadcast",),
+    "both": ("gather", "broadcast"),
+    "round": ("round",),
+}
+
+
+RateBps = Annotated[int, Field(ge=10_000, le=100_000_000_000)]
+
+# When it occurs
+
+
+class _Repetition(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True
+    )
+
+
+class _OfRounds(_Repetition):
+    """Rounds from `from` to `until`, both included."""
+
+    from_: int = Field(default=0, ge=0, alias="from", description="the first round it may hit")
+    until: int | None = Field(default=None, ge=0, description="the last one; default: of the run")
+
+    @model_validator(mode="after")
+    def _is_not_empty(self) -> _OfRounds:
+        if self.until is not None and self.until < self.from_:
+            raise ValueError(f"no round from {self.from_} until {self.until}; valid: until >= from")
+        return self
+
+    def candidates(self, rounds: int) -> range:
+        last = rounds - 1 if self.until is None else self.until
+        return range(self.from_, last + 1)
+
+
+class EveryRounds(_OfRounds):
+    """Each `every`-th round."""
+
+    every: int = Field(ge=1, description="rounds from one to the next")
+
+    def hit(self, rounds: int, seed: str) -> list[int]:
+        return list(self.candidates(rounds)[:: self.every])
+
+
+class RandomRounds(_OfRounds):
+    """A number of distinct rounds, drawn with the run's seed."""
+
+    random: int = Field(ge=1, description="how many are drawn")
+
+    def hit(self, rounds: int, seed: str) -> list[int]:
+        candidates = self.candidates(rounds)
+        if self.random > len(candidates):
+            raise ValueError(
+                f"rounds.random: {self.random}: there are only {len(candidates)} rounds to "
+                "draw from"
+            )
+        return sorted(random.Random(seed).sample(candidates, self.random))
+
+
+class EverySeconds(_Repetition):
+    """At `from`, then each `every` seconds, up to and including `until`."""
+
+    unit_of: ClassVar[str] = "at_s"  # the key whose unit the numbers have
+    from_: float = Field(
+        default=0.0, ge=0, le=1e6, alias="from", description="seconds after the first round's begin"
+    )
+    until: float = Field(gt=0, le=1e6, description="seconds after the first round's begin")
+    every: float = Field(gt=0, le=1e6, description="seconds from one to the next")
+
+    @model_validator(mode="after")
+    def _is_not_empty(self) -> EverySeconds:
+        if self.until <= self.from_:
+            raise ValueError(f"nothing from {self.from_:g} until {self.until:g} s")
+        return self
+
+    def instants(self) -> list[float]:
+        count = int((self.until - self.from_) / self.every + 1e-9) + 1
+        if count > _MOST_INSTANTS:
+            raise ValueError(f"at_s.every: {count} instants; valid: up to {_MOST_INSTANTS}")
+        return [round(self.from_ + number * self.every, 9) for number in range(count)]
+
+
+def _form(value: Any) -> str | None:
+    if isinstance(value, list | tuple):
+        return "list"
+    for name in ("every", "random"):
+        if (isinstance(value, dict) and name in value) or hasattr(value, name):
+            return name
+    return None
+
+
+def _wrong(what: str) -> Discriminator:
+    message = f"must be a list of {what}"
+    return Discriminator(_form, custom_error_type="repetition", custom_error_message=message)
+
+
+Rounds = Annotated[
+    Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), Tag("list")]
+    | Annotated[EveryRounds, Tag("every")]
+    | Annotated[RandomRounds, Tag("random")],
+    _wrong(
+        "round numbers, {every: ..., from: ..., until: ...} or {random: COUNT, from: ..., "
+        "until: ...}"
+    ),
+]
+Instants = Annotated[
+    Annotated[
+        list[Annotated[float, Field(ge=0, le=1e6)]],
+        Field(min_length=1, max_length=_MOST_INSTANTS),
+        Tag("list"),
+    ]
+    | Annotated[EverySeconds, Tag("every")],
+    _wrong("seconds, or {every: ..., from: ..., until: ...}"),
+]
+
+
+def _resolved_rounds(
+    repetition: list[int] | EveryRounds | RandomRounds, rounds: int, seed: str
+) -> list[int]:
+    """List the rounds in order."""
+    if isinstance(repetition, list):
+        hit, until = sorted(repetition), None
+    else:
+        hit, until = repetition.hit(rounds, seed), repetition.until
+    last = max(hit[-1] if hit else getattr(repetition, "from_", 0), until or 0)
+    if last >= rounds or not hit:
+        raise ValueError(f"rounds: round {last} is never reached; valid: 0 to {rounds - 1}")
+    if len(hit) > _MOST_HIT_ROUNDS:
+        raise ValueError(f"rounds: hits {len(hit):,} rounds; valid: up to {_MOST_HIT_ROUNDS:,}")
+    return hit
+
+
+def _link_ends(value: Any) -> Any:
+    """Split the name that logs give a link, `a--b` or `a->b`, into its two nodes."""
+    if not isinstance(value, str):
+        return value
+    first, _, second = value.partition("--" if "--" in value else "->")
+    if not first.strip() or not second.strip():
+        raise ValueError("valid: [a, b], or a--b, which is the same: the direction from a to b")
+    return first.strip(), second.strip()
+
+
+LinkEnds = Annotated[
+    tuple[str, str], BeforeValidator(_link_ends, json_schema_input_type=tuple[str, str] | str)
+]
+
+
+class ImpairmentParameters(BaseModel):
+    """The keys that all kinds have. A kind adds its own, and may give `duration_s` a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    allowed_targets: ClassVar[tuple[str, ...]] = ("host", "link")
+    """The keys that may name its target."""
+    both_ways: ClassVar[bool] = False
+    """Whether it acts on both directions of a link, whichever the entry names."""
+    acts_at_sending_switch: ClassVar[bool] = False
+    """Whether it acts where a switch sends; a link's first node must then be a switch."""
+    exclusive: ClassVar[bool] = True
+    """Whether two entries of this kind must not be in force on one target at the same time."""
+    lasts: ClassVar[bool] = True
+    """Whether it has a duration. An instantaneous kind (crash) ends when it has begun."""
+    acts_on_process: ClassVar[bool] = False
+    """Whether it acts on the process of the workload on `host`, which must have one."""
+    of_our_transport: ClassVar[bool] = False
+    """Whether it needs the training's own transport: with programs, and with TCP, there is none."""
+
+    kind: str
+    name: str = Field(default="", max_length=100, description="the name in logs and figures")
+    host: str = Field(default="server", description="the victim: a host of the topology")
+    link: LinkEnds | None = Field(
+        default=None,
+        description="in place of host: `[a, b]`, or `a--b`: the direction from node a to node b",
+    )
+    rounds: Rounds | None = Field(
+        default=None, description="the rounds that it hits, counted from 0"
+    )
+    leg: Literal["gather", "broadcast", "both", "round"] = Field(
+        default="gather", description="the part of a round that it begins with"
+    )
+    offset_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="how long after the begin of its leg or round it begins",
+    )
+    at_s: Instants | None = Field(
+        default=None,
+        description="when it begins, in place of rounds: seconds after the first round began",
+    )
+    duration_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=LONGEST_S,
+        description="how long it lasts; none: to the end of its leg or round",
+    )
+    at_most_s: float = Field(
+        default=2.0,
+        gt=0,
+        le=600,
+        description="ends after this time even if the leg does not; a reliable transport would "
+        "otherwise lengthen the very burst that it suffers from",
+    )
+
+    @property
+    def sets_rate(self) -> Literal["one way", "both ways", ""]:
+        """The directions of its link (or a host's own link) whose rate it changes."""
+        return ""
+
+    @property
+    def changes_middle(self) -> Collection[str]:
+        """The keys among delay_s, jitter_s and loss of its direction that it changes."""
+        return ()
+
+    def longest_wait_s(self, link: Mapping[str, Any]) -> float:
+        """The longest time that packets wait in its link (as configured), if it changes that."""
+        return 0.0
+
+    def check_link(self, link: Mapping[str, Any]) -> None:
+        """Raise ValueError, which begins with the key, if its link's configured `rate_bps`,
+        `delay_s` and `jitter_s` do not allow it."""
+
+    @model_validator(mode="after")
+    def _target_is_one(self) -> ImpairmentParameters:
+        if {"host", "link"} <= self.model_fields_set and self.link is not None:
+            raise ValueError("host and link exclude each other")
+        named = "link" if self.link is not None else "host"
+        if named not in self.allowed_targets:
+            raise ValueError(f"{named}: kind {self.kind} takes {' or '.join(self.allowed_targets)}")
+        if self.link is not None and self.link[0] == self.link[1]:
+            raise ValueError(f"link: must name two different nodes, not {self.link[0]!r} twice")
+        return self
+
+    @model_validator(mode="after")
+    def _anchor_is_one(self) -> ImpairmentParameters:
+        if self.rounds is not None and self.at_s is not None:
+            raise ValueError("has both rounds and at_s; valid: one of them")
+        if self.rounds is None and self.at_s is None:
+            raise ValueError("needs one anchor: either rounds (with leg) or at_s")
+        if isinstance(self.rounds, list) and len(set(self.rounds)) != len(self.rounds):
+            raise ValueError(f"rounds: {shown(self.rounds)}: must be distinct round numbers")
+        if self.at_s is not None:
+            for key in sorted({"leg", "offset_s"} & self.model_fields_set):
+                raise ValueError(f"{key}: belongs to rounds, not to at_s")
+            if self.duration_s is None and self.lasts:
+                raise ValueError("duration_s: this key is missing; at_s needs it")
+        if self.duration_s is not None and "at_most_s" in self.model_fields_set:
+            raise ValueError("at_most_s: has no meaning where there is duration_s")
+        return self
+
+    @model_validator(mode="after")
+    def _instants_are_apart(self) -> ImpairmentParameters:
+        apart_s = self.longest_s + _LATE_S  # so that one has ended before the next begins
+        valid = f"it lasts {self.longest_s:g} s; valid: {apart_s:g} s apart or more"
+        if isinstance(self.at_s, list):
+            for before, after in itertools.pairwise(sorted(self.at_s)):
+                if after - before < apart_s - 1e-6:
+                    raise ValueError(f"at_s: {before:g} and {after:g} overlap, or nearly: {valid}")
+        elif self.at_s is not None and self.at_s.every < apart_s - 1e-6:
+            raise ValueError(f"at_s.every: {self.at_s.every:g}: {valid}")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The name in logs and figures."""
+        return self.name or f"{own_code.short(self.kind)}-{self.target}"
+
+    @property
+    def target(self) -> str:
+        """The target in words: a host's name, or `a->b` for a link's direction."""
+        return self.host if self.link is None else f"{self.link[0]}->{self.link[1]}"
+
+    @property
+    def hosts_named(self) -> dict[str, str]:
+        """The hosts that it names, by key."""
+        return {} if self.link is not None else {"host": self.host}
+
+    def lacking(self, hosts: Collection[str]) -> str | None:
+        """The reason of the verdict *unsupported*, if this machine lacks something for it."""
+        return None
+
+    @property
+    def legs(self) -> tuple[str, ...]:
+        """The legs (or the round) whose begins are its anchors; empty for `at_s`."""
+        return LEGS_OF[self.leg] if self.rounds is not None else ()
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time that it may be in force."""
+        if not self.lasts:
+            return 0.0
+        return self.at_most_s if self.duration_s is None else self.duration_s
+
+    def hits(self, round_number: int, leg: str) -> bool:
+        """Tell whether this leg of this round is one of its anchors; of resolved entries only."""
+        assert self.rounds is None or isinstance(self.rounds, list)
+        return self.rounds is not None and round_number in self.rounds and leg in self.legs
+
+    def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
+        """The entry as plain data, with lists instead of periods and draws, as in `config.json`.
+
+        A draw depends on the run's seed and the entry's label, so all arms of a seed get the same.
+
+        Raises:
+            ValueError: a round that is never reached.
+        """
+        document = self.model_dump(mode="json", exclude_none=True)
+        document["name"] = self.label
+        if self.rounds is not None:
+            document["rounds"] = _resolved_rounds(self.rounds, rounds, f"{seed}/{self.label}")
+        if self.at_s is not None:
+            at_s = self.at_s
+            document["at_s"] = at_s.instants() if isinstance(at_s, EverySeconds) else sorted(at_s)
+            del document["leg"], document["offset_s"]
+        if self.link is not None:
+            del document["host"]
+        if self.duration_s is not None or not self.lasts:
+            del document["at_most_s"]
+        return document
+
+
+# What it does, and what of the lab it may use
+
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 T = TypeVar("T")
 ChangesRates = Literal["no", "target", "anywhere", "recorded"]
@@ -79,13 +418,13 @@ class ArrivalFilter(Protocol):
     """Loses the packets of a table where they arrive, while it is in force."""
 
     def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int) -> None:
-        """From now on, those of this occurrence that go to these ports; None: all of IPv4."""
+        """Lose those of this occurrence that go to these ports; None: all of IPv4."""
 
     def clear(self) -> None:
-        """No longer."""
+        """Lose no more."""
 
     def take(self) -> tuple[int, int]:
-        """How many packets it has met and dropped since it was asked last."""
+        """Take the numbers of packets that it has met and dropped since the last call."""
 
 
 class LabAccess(ABC):
@@ -139,11 +478,11 @@ class LabAccess(ABC):
 
     @abstractmethod
     def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> ArrivalFilter:
-        """What loses the packets of a table as they arrive at a node from its neighbour."""
+        """Make a filter that loses the packets of a table as they arrive from a neighbour."""
 
     @abstractmethod
     def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
-        """The number of a meter for these packets; one of `unique`. Call it in a constructor."""
+        """Number a meter for these packets, by `unique`. Call it in a constructor."""
 
     @abstractmethod
     def meter_flow(self, metering: Metering) -> None:
@@ -155,8 +494,7 @@ class LabAccess(ABC):
 
     @abstractmethod
     def meter_counts(self, switch: str, number: int) -> MeterCounts:
-        """The packets that reached the meter, and those that it dropped: exactly, unlike a flow
-        entry's counts, which Open vSwitch updates twice a second.
+        """Count the packets that reached the meter, and those that it dropped, exactly.
 
         Raises:
             NotMeasuredError: the switch has forgotten them, or does not answer.
@@ -188,7 +526,7 @@ class Impairment(ABC, Generic[ParametersT]):
 
     ticks: ClassVar[bool] = False  # whether `tick` is called
     counts_as: ClassVar[str] = ""
-    """As which built-in kind the run's accounts of lost packets read its effect; empty: none.
+    """The built-in kind as which the accounts of lost packets read its effect; empty: none.
 
     `burst`: `frames_sent` left its switch port. `loss`: `dropped` of `met` at the
     receiving end, as the `model` of its parameters says. `sender-drop`: the same, but they never
@@ -196,7 +534,7 @@ class Impairment(ABC, Generic[ParametersT]):
     emptied. `crash`: it killed a process of the workload.
     """
     changes_rates: ChangesRates = "anywhere"
-    """Which links may have another rate than the configured one while it is in force.
+    """The links that may have another rate than the configured one while it is in force.
 
     Their rates are not judged meanwhile. `no`: none. `target`: those at its target, which is a
     node, or that between `a->b`. `anywhere`: it is not known. `recorded`: links are judged by the
@@ -228,8 +566,11 @@ class Impairment(ABC, Generic[ParametersT]):
         return Effect()
 
 
+_LARGEST_BYTES = 64 << 20
+
+
 def lines_of_file(name: str, folders: Sequence[Path]) -> list[tuple[str, str]]:
-    """The lines of a named file that say something, each with its place: `FILE: line N`."""
+    """Read the lines of a named file, without comments, each with its place: `FILE: line N`."""
     file = own_code.find_file(name, folders)
     try:
         if file.stat().st_size > _LARGEST_BYTES:
@@ -243,6 +584,7 @@ def lines_of_file(name: str, folders: Sequence[Path]) -> list[tuple[str, str]]:
         (f"{name}: line {number}", line.partition("#")[0].strip())
         for number, line in enumerate(text.splitlines(), 1)
     )
-    if not (found_lines := [(place, line) for place, line in kept if line]):
+    lines = [(place, line) for place, line in kept if line]
+    if not lines:
         raise ValueError(f"{name}: is empty")
-    return found_lines
+    return lines

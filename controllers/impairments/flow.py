@@ -10,9 +10,16 @@ from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
-from controllers.impairments.base import Effect, Impairment, LabAccess, MeterCounts, Metering
+from controllers.impairments.base import (
+    Effect,
+    Impairment,
+    ImpairmentParameters,
+    LabAccess,
+    MeterCounts,
+    Metering,
+    RateBps,
+)
 from controllers.impairments.link import direction
-from controllers.impairments.parameters import ImpairmentParameters, RateBps
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.transport.net.config import EndpointConfig
 

@@ -10,9 +10,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from controllers.impairments.base import ChangesRates, Effect, Impairment, LabAccess
+from controllers.impairments.base import (
+    ChangesRates,
+    Effect,
+    Impairment,
+    ImpairmentParameters,
+    LabAccess,
+)
 from controllers.impairments.link import TemporarySettings
-from controllers.impairments.parameters import ImpairmentParameters
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.shaping import inside

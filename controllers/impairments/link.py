@@ -1,17 +1,26 @@
-"""A direction of a link, and the kinds that change it: `delay` and `link-down`."""
+"""One direction of a link, and what acts on it: `delay`, `queue`, `link-down` and `burst`."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from controllers.impairments.base import Effect, Impairment, LabAccess
-from controllers.impairments.parameters import ImpairmentParameters
+from controllers.impairments.base import (
+    Effect,
+    Impairment,
+    ImpairmentParameters,
+    LabAccess,
+    RateBps,
+)
 from testbed.lab import paths
+from testbed.lab.kernel.packet_filter import ArrivalCounter
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.lab.link_control import LinkControl
+from testbed.lab.paced_frames import PacedFrames
 
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 
@@ -39,7 +48,7 @@ class Direction:
 
 
 def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> Direction:
-    """The direction that an impairment acts on: of its `link`, or from a switch to its `host`.
+    """Find the direction that an impairment acts on: of its `link`, or from a switch to its `host`.
 
     ValueError: there is none, which a lab refuses before it begins.
     """
@@ -71,7 +80,8 @@ class TemporarySettings:
 
     Attributes:
         way: the direction's sender and receiver.
-        sent, dropped: by the direction's queue, from the first setting until all was undone.
+        sent, dropped: the packets of the direction's queue, from the first setting until all was
+            undone.
     """
 
     def __init__(self, links: LinkControl, sender: str, receiver: str) -> None:
@@ -109,7 +119,7 @@ class TemporarySettings:
 
 
 class ChangedDirection(Impairment[ParametersT]):
-    """Sets new values of one direction while it is in force, and at the end those from before."""
+    """Sets `new_settings` of one direction while it is in force, then those from before."""
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
@@ -118,7 +128,6 @@ class ChangedDirection(Impairment[ParametersT]):
         self._new = self.new_settings(at)
 
     def new_settings(self, at: Direction) -> dict[str, Any]:
-        """The new values, by the names that `LinkControl.change` takes."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -131,6 +140,15 @@ class ChangedDirection(Impairment[ParametersT]):
         """The packets that came to the queue meanwhile, and those that it dropped."""
         sent, dropped = self._link.sent, self._link.dropped
         return Effect(met=sent + dropped, dropped=dropped, details=self._new)
+
+
+def too_much_jitter(delay_s: float, jitter_s: float, keys: Collection[str]) -> str:
+    """Say which of the `keys` is wrong where a jitter exceeds its delay; empty: it fits."""
+    if jitter_s <= delay_s:
+        return ""
+    if "jitter_s" in keys:
+        return f"jitter_s: {jitter_s:g}; valid: up to {delay_s:g}, the delay_s"
+    return f"delay_s: {delay_s:g}; valid: from {jitter_s:g}, the jitter_s"
 
 
 class DelayParameters(ImpairmentParameters):
@@ -151,8 +169,8 @@ class DelayParameters(ImpairmentParameters):
     @property
     def settings(self) -> dict[str, float]:
         """The new values by name."""
-        given = {"delay_s": self.delay_s, "jitter_s": self.jitter_s}
-        return {key: value for key, value in given.items() if value is not None}
+        both = {"delay_s": self.delay_s, "jitter_s": self.jitter_s}
+        return {key: value for key, value in both.items() if value is not None}
 
     @property
     def changes_middle(self) -> Collection[str]:
@@ -164,11 +182,7 @@ class DelayParameters(ImpairmentParameters):
 
     def check_link(self, link: Mapping[str, Any]) -> None:
         now = {**link, **self.settings}
-        delay_s, jitter_s = now["delay_s"], now["jitter_s"]
-        if jitter_s > delay_s:
-            words = f"jitter_s: {jitter_s:g}; valid: up to {delay_s:g}, the delay_s"
-            if self.jitter_s is None:
-                words = f"delay_s: {delay_s:g}; valid: from {jitter_s:g}, the jitter_s"
+        if words := too_much_jitter(now["delay_s"], now["jitter_s"], self.settings):
             raise ValueError(f"{words} (what an entry does not set is the link's)")
 
     @model_validator(mode="after")
@@ -179,7 +193,7 @@ class DelayParameters(ImpairmentParameters):
 
 
 class Delay(ChangedDirection[DelayParameters]):
-    """Sets the new values, and at the end those from before."""
+    """Changes the middle of the link, and not its queue."""
 
     changes_rates = "no"
 
@@ -189,6 +203,55 @@ class Delay(ChangedDirection[DelayParameters]):
     def effect(self) -> Effect:
         """What came meanwhile. What the queue dropped was not for the delay."""
         return replace(super().effect(), dropped=None)
+
+
+class QueueParameters(ImpairmentParameters):
+    """One direction's rate, queue limit or both for a while; waiting packets stay. Give
+    new values, or factors of the configured ones; what is not given stays.
+    """
+
+    rate_bps: RateBps | None = Field(default=None, description="the new rate")
+    rate_factor: float | None = Field(
+        default=None, gt=0, le=100, description="the new rate in multiples of the configured one"
+    )
+    queue_bytes: int | None = Field(
+        default=None, ge=2 * ETHERNET_FRAME_BYTES, le=64 << 20, description="the new queue limit"
+    )
+    queue_factor: float | None = Field(
+        default=None, gt=0, le=100, description="the new limit in multiples of the configured one"
+    )
+
+    @property
+    def sets_rate(self) -> Literal["one way", "both ways", ""]:
+        return "one way" if self.rate_bps or self.rate_factor else ""
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> QueueParameters:
+        pairs = (("rate_bps", "rate_factor"), ("queue_bytes", "queue_factor"))
+        new = [[key for key in pair if getattr(self, key) is not None] for pair in pairs]
+        for pair in new:
+            if len(pair) == 2:
+                raise ValueError(f"{pair[0]}: excludes {pair[1]}")
+        if not any(new):
+            keys = ", ".join(key for pair in pairs for key in pair)
+            raise ValueError(f"changes nothing; give at least one of {keys}")
+        return self
+
+
+class Queue(ChangedDirection[QueueParameters]):
+    """Changes the sender's shaper."""
+
+    changes_rates = "target"
+
+    def new_settings(self, at: Direction) -> dict[str, Any]:
+        parameters, new = self.parameters, {}
+        if parameters.rate_bps is not None or parameters.rate_factor is not None:
+            rate = parameters.rate_bps or round(at.rate_bps * (parameters.rate_factor or 1))
+            new["rate_bps"] = max(10_000, rate)
+        if parameters.queue_bytes is not None or parameters.queue_factor is not None:
+            limit = parameters.queue_bytes or round(at.queue_bytes * (parameters.queue_factor or 1))
+            new["queue_bytes"] = max(2 * ETHERNET_FRAME_BYTES, limit)
+        return new
 
 
 class LinkDownParameters(ImpairmentParameters):
@@ -209,7 +272,7 @@ class LinkDown(Impairment[LinkDownParameters]):
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
         self._ports = [(end.node, end.number) for end in (at.sender, at.receiver) if end.is_switch]
-        link = next(each for each in lab.network["links"] if each.get("name") == at.link)
+        link = next(link for link in lab.network["links"] if link.get("name") == at.link)
         if not link.get("middle") and at.receiver.interface:
             # The two ends of one cable: the other port loses its carrier at once.
             del self._ports[1:]
@@ -230,3 +293,89 @@ class LinkDown(Impairment[LinkDownParameters]):
             self.lab.set_port(switch, port, up=up)
         for switch in {switch for switch, _ in self._ports}:
             self.lab.barrier(switch)
+
+
+# Bursts
+
+_SOURCE_MACS = 0x0200_BB00_0000
+# No host's address: a switch that receives such a frame has no rule for it and drops it.
+_NOBODY_MAC = "02:00:00:00:bb:02"
+# Short, since the next burst waits for it; frames that come later count as lost.
+_DRAIN_SLACK_S = 0.005
+# Paced frames are queued this long in advance, because a busy machine may delay the controller.
+_AHEAD_S = 0.05
+# Frames per step, about 2 ms of work, so that the controller answers others in between.
+_MOST_AT_ONCE = 512
+
+
+class BurstParameters(ImpairmentParameters):
+    """Background frames into a switch port's queue, paced by the kernel: at `rate_factor` times
+    the link's rate for `duration_s`.
+    """
+
+    acts_at_sending_switch: ClassVar[bool] = True
+    exclusive: ClassVar[bool] = False  # two bursts add up
+
+    rate_factor: float = Field(
+        default=3.0, ge=0.01, le=100, description="the burst's rate in multiples of the link's"
+    )
+    duration_s: float = Field(default=0.05, gt=0, le=60, description="how long it lasts")
+    frame_bytes: int = Field(
+        default=ETHERNET_FRAME_BYTES,
+        ge=60,
+        le=ETHERNET_FRAME_BYTES,
+        description="size of each of its Ethernet frames",
+    )
+
+
+class Burst(Impairment[BurstParameters]):
+    """Keeps an egress queue overfull for a while."""
+
+    counts_as = "burst"
+    changes_rates = "no"
+    ticks = True
+    _frames_sent = 0
+
+    def __init__(self, parameters: BurstParameters, lab: LabAccess) -> None:
+        super().__init__(parameters, lab)
+        self._at = at = direction(lab.network, parameters)
+        host = lab.network["hosts"].get(at.receiver.node, {"mac": _NOBODY_MAC})
+        # Other bursts and the calibration send frames of this type through the same ports.
+        source = (_SOURCE_MACS + lab.unique()).to_bytes(6).hex(":")
+        addresses = bytes.fromhex((host["mac"] + source).replace(":", ""))
+        frame = addresses + struct.pack("!H", OWN_ETHERTYPE)
+        rate_bps = at.rate_bps * parameters.rate_factor
+        self._frames_per_s = rate_bps / (8 * parameters.frame_bytes)
+        self._paced = PacedFrames(
+            at.sender.interface,
+            frame.ljust(parameters.frame_bytes, b"\0"),
+            rate_bps=rate_bps,
+            link_rate_bps=at.rate_bps,
+        )
+        # The queue's counter does not tell whose frames it refused. So arrivals are counted.
+        self._arrived = ArrivalCounter(
+            at.receiver.pid,
+            at.receiver.interface,
+            f"ether type {OWN_ETHERTYPE:#06x} ether saddr {source}",
+            ends_here=at.receiver.is_switch and lab.network.get("datapath") == "userspace",
+        )
+
+    def begin(self) -> None:
+        self._frames_sent = self._paced.send(self._paced.copies)
+
+    def tick(self, elapsed_s: float) -> None:
+        until_s = min(elapsed_s + _AHEAD_S, self.parameters.duration_s)
+        due = int(until_s * self._frames_per_s) - self._frames_sent
+        self._frames_sent += self._paced.send(min(due, _MOST_AT_ONCE))
+
+    def end(self) -> None:
+        """Do nothing: all has been queued."""
+
+    def effect(self) -> Effect:
+        drain_s = self._at.queue_bytes * 8 / self._at.rate_bps
+        self.lab.sleep(drain_s + _DRAIN_SLACK_S)
+        return Effect(
+            met=self._frames_sent,
+            dropped=self._frames_sent - self._arrived.take(),
+            frames_sent=self._frames_sent,
+        )

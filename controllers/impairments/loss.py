@@ -10,9 +10,14 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from controllers.impairments.base import Effect, Impairment, LabAccess, lines_of_file
+from controllers.impairments.base import (
+    Effect,
+    Impairment,
+    ImpairmentParameters,
+    LabAccess,
+    lines_of_file,
+)
 from controllers.impairments.link import direction
-from controllers.impairments.parameters import ImpairmentParameters
 from testbed.lab.kernel import xdp_filter
 from testbed.lab.loss_table import LossModel, LossTable, drawn, given, mask_lines
 from testbed.shared.drop_order import DropOrder

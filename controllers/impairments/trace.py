@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from controllers.impairments.base import Effect, LabAccess, lines_of_file
-from controllers.impairments.link import ChangedDirection, Direction
-from controllers.impairments.parameters import ImpairmentParameters
+from controllers.impairments.base import Effect, ImpairmentParameters, LabAccess, lines_of_file
+from controllers.impairments.link import ChangedDirection, Direction, too_much_jitter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.named_sections import folders
@@ -35,7 +34,7 @@ Changes = dict[str, list[float]]
 
 
 def read_trace(name: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """`changes` and `length_s` of a file; one whose first line has a letter is CSV."""
+    """Read `changes` and `length_s` of a file; one whose first line has a letter is CSV."""
     lines = lines_of_file(name, folders)
     changes, length_s = _csv(lines) if re.search("[A-Za-z]", lines[0][1]) else _mahimahi(lines)
     if "rate_bps" in changes:
@@ -44,7 +43,7 @@ def read_trace(name: str, folders: Sequence[Path]) -> dict[str, Any]:
                 f"{name}: rate_bps: {fastest:g}: the highest of the file; "
                 f"valid: at least one of {SMALLEST_RATE_BPS} or more, in bit/s"
             )
-        changes["rate_bps"] = [max(SMALLEST_RATE_BPS, each) for each in changes["rate_bps"]]
+        changes["rate_bps"] = [max(SMALLEST_RATE_BPS, rate) for rate in changes["rate_bps"]]
     return {"changes": changes, "length_s": length_s}
 
 
@@ -72,7 +71,7 @@ def _csv(lines: Sequence[tuple[str, str]]) -> tuple[Changes, float]:
 
 
 def _mahimahi(lines: Sequence[tuple[str, str]]) -> tuple[Changes, float]:
-    """The opportunities of each window, averaged to a rate."""
+    """Average the opportunities of each window to a rate."""
     times_ms = [0]
     for place, line in lines:
         last_ms = times_ms[-1]
@@ -86,13 +85,13 @@ def _mahimahi(lines: Sequence[tuple[str, str]]) -> tuple[Changes, float]:
         raise ValueError(f"{place}: 0: the last time is the trace's length; valid: 1 or more")
     # A rest shorter than half a window belongs to the last one.
     windows = max(1, (length_ms + _WINDOW_MS // 2) // _WINDOW_MS)
-    counts = Counter(min(windows - 1, each // _WINDOW_MS) for each in times_ms[1:])
+    counts = Counter(min(windows - 1, time_ms // _WINDOW_MS) for time_ms in times_ms[1:])
     begins_ms = [number * _WINDOW_MS for number in range(windows)]
     rates_bps = [
         float(round(8000 * ETHERNET_FRAME_BYTES * counts[number] / (end_ms - begin_ms)))
         for number, (begin_ms, end_ms) in enumerate(itertools.pairwise([*begins_ms, length_ms]))
     ]
-    changes = {"t_s": [each / 1000 for each in begins_ms], "rate_bps": rates_bps}
+    changes = {"t_s": [begin_ms / 1000 for begin_ms in begins_ms], "rate_bps": rates_bps}
     return changes, length_ms / 1000
 
 
@@ -156,11 +155,11 @@ class TraceParameters(ImpairmentParameters):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_file(cls, given: Any, info: ValidationInfo) -> Any:
-        """Of a file, its content counts and not its place; without a duration it plays once."""
-        if not isinstance(given, dict):
-            return given
-        document = dict(given)
+    def _read_file(cls, entry: Any, info: ValidationInfo) -> Any:
+        """Take the content of a file, whatever its place; without a duration it plays once."""
+        if not isinstance(entry, dict):
+            return entry
+        document = dict(entry)
         if isinstance(document.get("file"), str):
             for key in ("changes", "length_s"):
                 if document.get(key) is not None:
@@ -196,16 +195,13 @@ class TraceParameters(ImpairmentParameters):
                 f"{link['rate_bps']}, the link's rate_bps, at which it is calibrated"
             )
         for at_s, (delay_s, jitter_s) in zip(times, self._waits_s(link), strict=True):
-            if jitter_s > delay_s:
-                words = f"jitter_s: {jitter_s:g}; valid: up to {delay_s:g}, the delay_s"
-                if "jitter_s" not in self.changes:
-                    words = f"delay_s: {delay_s:g}; valid: from {jitter_s:g}, the jitter_s"
+            if words := too_much_jitter(delay_s, jitter_s, self.changes):
                 raise ValueError(
                     f"changes: at {at_s:g} s: {words} (what has no column is the link's)"
                 )
 
     def after_begin(self) -> Iterator[tuple[float, dict[str, float]]]:
-        """When the link gets which values, in seconds after its begin and without end."""
+        """Yield the times, in seconds after its begin and without end, and the values from then."""
         assert self.changes is not None and self.length_s is not None
         for lap in itertools.count():
             for row, at_s in enumerate(self.changes["t_s"]):
@@ -268,7 +264,7 @@ class Trace(ChangedDirection[TraceParameters]):
         return replace(super().effect(), details=details)
 
     def _changed(self, planned_s: float, *, is_planned: bool = True) -> None:
-        """Note what the link has now."""
+        """Log what the link has now."""
         made_s = self.lab.now_s()
         if is_planned:
             self._late_s.append(made_s - planned_s)

@@ -14,9 +14,14 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, model_validator
 
-from controllers.impairments.base import Effect, Impairment, LabAccess
+from controllers.impairments.base import (
+    Effect,
+    Impairment,
+    ImpairmentParameters,
+    LabAccess,
+    RateBps,
+)
 from controllers.impairments.host import start_helper
-from controllers.impairments.parameters import ImpairmentParameters, RateBps
 from testbed.lab import paths
 from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
 from testbed.lab.helpers.traffic import SMALLEST_FRAME_BYTES

@@ -17,9 +17,8 @@ from controllers.impairments import Effect, Impairment, ImpairmentParameters
 from controllers.impairments.base import STILL_IN_FORCE, LabAccess, MeterCounts, Metering
 from controllers.impairments.flow import BlackoutParameters
 from controllers.impairments.host import StragglerParameters
-from controllers.impairments.link import direction
+from controllers.impairments.link import BurstParameters, direction
 from controllers.impairments.loss import LossParameters
-from controllers.impairments.queue import BurstParameters
 from controllers.impairments.traffic import HostBurstParameters
 from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.lab import paths

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers import impairment_plan, impairments
-from controllers.impairments.base import NOT_MEASURED, STILL_IN_FORCE
-from controllers.impairments.parameters import LEGS_OF
+from controllers.impairments.base import LEGS_OF, NOT_MEASURED, STILL_IN_FORCE
 from testbed.lab.loss_table import LossModel
 from testbed.lab.network import LabInfo
 from testbed.verdict.conservation import Conservation
