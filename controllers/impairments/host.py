@@ -31,7 +31,7 @@ _LOWEST_RATE_BPS = 10_000
 def start_helper(
     argv: Sequence[str], *, pid: int | None, lab: LabAccess, ordinary: bool = False
 ) -> HelperProcess:
-    """Start a helper in a host's network namespace. Waiting for it lets the controller go on."""
+    """Start a helper in a host's network namespace; the controller goes on while it waits."""
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     priority = ["nice", "-n", str(-niceness)] if ordinary and niceness < 0 else []
     return HelperProcess(
@@ -42,12 +42,11 @@ def start_helper(
 
 
 def process_of_workload(lab: LabAccess, parameters: ImpairmentParameters) -> int:
-    """The process of an impairment's host: that which trains, or the first of its programs."""
+    """Find the process of an impairment's host: that which trains, or its first program."""
     pid = lab.processes.get(parameters.host)
     place = f"{parameters.label}: the workload's process on {parameters.host!r}"
     if pid is None:
-        known = ", ".join(lab.processes) or "none yet"
-        raise HelperError(f"{place} is not known; there are: {known}")
+        raise HelperError(f"{place} is not known; there are: {', '.join(lab.processes) or 'none'}")
     if not process_status.lives(pid):
         raise HelperError(f"{place} has already ended")
     return pid
@@ -80,11 +79,12 @@ class Straggler(Impairment[StragglerParameters]):
         super().__init__(parameters, lab)
         if parameters.resource == "cpu":
             self.changes_rates = "no"
-        self._slow: _SlowProcess | _SlowLink
-        self._slow = (_SlowProcess if parameters.resource == "cpu" else _SlowLink)(parameters, lab)
+        slow = _SlowProcess if parameters.resource == "cpu" else _SlowLink
+        self._slow: _SlowProcess | _SlowLink = slow(parameters, lab)
 
     def prepare(self) -> None:
-        self._slow.prepare()
+        if isinstance(self._slow, _SlowProcess):
+            self._slow.prepare()
 
     def begin(self) -> None:
         self._slow.begin()
@@ -93,11 +93,11 @@ class Straggler(Impairment[StragglerParameters]):
         self._slow.end()
 
     def effect(self) -> Effect:
-        return Effect(met=self._slow.met, details=self._slow.details())
+        return self._slow.effect()
 
 
 class _SlowProcess:
-    met = 0  # how often it was stopped
+    """Stops the process again and again for a part of the time."""
 
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._parameters = parameters
@@ -118,22 +118,23 @@ class _SlowProcess:
         try:
             self._helper.tell(do="release")
             self._slowed = self._helper.hear(_ANSWER_TIMEOUT_S)
-            self.met = int(self._slowed["cycles"])
         except HelperError:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGCONT)
             raise
 
-    def details(self) -> dict[str, float | int | str]:
+    def effect(self) -> Effect:
         # Less than its time in force when the process ended meanwhile, for example in a crash.
         slowed_s = self._slowed["ended_s"] - self._slowed["began_s"]
-        return {
+        stops = int(self._slowed["cycles"])
+        details: dict[str, float | int | str] = {
             "resource": "cpu",
             "factor": self._parameters.factor,
             "slowed_s": slowed_s,
             "stopped_share": self._slowed["stopped_s"] / slowed_s if slowed_s > 0 else 0.0,
-            "stops": self.met,
+            "stops": stops,
         }
+        return Effect(met=stops, details=details)
 
 
 class _SlowLink:
@@ -148,14 +149,6 @@ class _SlowLink:
             way: TemporarySettings(lab.links, *way) for way in ends if parameters.host in way
         }
 
-    @property
-    def met(self) -> int:
-        """How many packets came to the links' queues meanwhile."""
-        return sum(link.sent + link.dropped for link in self._slowed.values())
-
-    def prepare(self) -> None:
-        """Nothing waits."""
-
     def begin(self) -> None:
         rates = {way: self._links.shape(*way).rate_bps / self._factor for way in self._slowed}
         reduced = {way: max(_LOWEST_RATE_BPS, round(rate)) for way, rate in rates.items()}
@@ -167,8 +160,10 @@ class _SlowLink:
         for link in self._slowed.values():
             link.undo()
 
-    def details(self) -> dict[str, float | int | str]:
-        return {"resource": "link", "rate_bps": self._slowest_bps}
+    def effect(self) -> Effect:
+        """Count the packets that came to the links' queues meanwhile."""
+        met = sum(link.sent + link.dropped for link in self._slowed.values())
+        return Effect(met=met, details={"resource": "link", "rate_bps": self._slowest_bps})
 
 
 class CrashParameters(ImpairmentParameters):
@@ -198,7 +193,7 @@ class Crash(Impairment[CrashParameters]):
         os.kill(self._pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Do nothing: the process stays dead."""
+        """Leave the process dead."""
 
     def effect(self) -> Effect:
         return Effect(details={"pid": self._pid, "signal": "SIGKILL"})

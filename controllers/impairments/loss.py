@@ -34,7 +34,7 @@ _SETTLE_S = 2e-3
 
 
 def read_mask(name: str, folders: Sequence[Path]) -> str:
-    """The mask in a file, as a configuration has it."""
+    """Read the mask in a file, as a configuration has it."""
     occurrences: list[list[str]] = [[]]
     for place, line in lines_of_file(name, folders):
         if line == "next":
@@ -46,18 +46,21 @@ def read_mask(name: str, folders: Sequence[Path]) -> str:
             raise ValueError(f"{place}: {error}, or next") from None
         occurrences[-1].append(line)
     text = ";".join(map(",".join, occurrences))
-    try:
-        given(parse_mask(text))
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    table_of_mask(text, name)
     return text
 
 
-def parse_mask(text: str) -> list[list[range]]:
-    """The lost packets of each occurrence; ValueError: the text is no mask."""
-    return [
-        [_item(part.strip()) for part in one.split(",") if part.strip()] for one in text.split(";")
-    ]
+def table_of_mask(text: str, place: str = "lost_packets") -> LossTable:
+    """Make the table that loses a mask's packets; ValueError, with its place: it is no mask."""
+    try:
+        return given(
+            [
+                [_item(part.strip()) for part in occurrence.split(",") if part.strip()]
+                for occurrence in text.split(";")
+            ]
+        )
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def _item(text: str) -> range:
@@ -107,25 +110,22 @@ class LossParameters(ImpairmentParameters):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_mask(cls, given: Any, info: ValidationInfo) -> Any:
-        """Of a mask, its content counts and not its place."""
-        if not isinstance(given, dict) or not isinstance(given.get("mask"), str):
-            return given
-        if given.get("lost_packets") is not None:
+    def _read_mask(cls, entry: Any, info: ValidationInfo) -> Any:
+        """Take the content of a mask, whatever its place."""
+        if not isinstance(entry, dict) or not isinstance(entry.get("mask"), str):
+            return entry
+        if entry.get("lost_packets") is not None:
             raise ValueError("lost_packets: excludes mask")
         try:
-            lost = read_mask(given["mask"], folders(info))
+            lost = read_mask(entry["mask"], folders(info))
         except ValueError as error:
             raise ValueError(f"mask: {error}") from None
-        return {**given, "mask": None, "lost_packets": lost}
+        return {**entry, "mask": None, "lost_packets": lost}
 
     @model_validator(mode="after")
     def _one_model(self) -> LossParameters:
         if self.lost_packets is not None:
-            try:
-                given(parse_mask(self.lost_packets))
-            except ValueError as error:
-                raise ValueError(f"lost_packets: {error}") from None
+            table_of_mask(self.lost_packets)
         elif self.q is None:
             if None in (self.p_good_to_bad, self.p_bad_to_good):
                 raise ValueError("needs either q, or both p_good_to_bad and p_bad_to_good, or mask")
@@ -155,9 +155,9 @@ class LossParameters(ImpairmentParameters):
 
     @functools.cached_property
     def table(self) -> LossTable:
-        """Which packets it loses; of resolved parameters."""
+        """The packets that it loses; of resolved parameters."""
         if self.lost_packets is not None:
-            return given(parse_mask(self.lost_packets))
+            return table_of_mask(self.lost_packets)
         return drawn(self.model, self.seed)
 
     @property
@@ -195,7 +195,6 @@ class Loss(Impairment[LossParameters]):
         self._filter.clear()
 
     def effect(self) -> Effect:
-        """With `planned`: how many of the packets that it met its table says to lose."""
         met, dropped = self._filter.take()
         planned = self._table.losses(self._occurrences - 1, met)
         if self.parameters.record_mask:
@@ -250,7 +249,7 @@ class SenderDropParameters(ImpairmentParameters):
         return LossModel(loss_good=self.q)
 
     def senders(self, hosts: Collection[str]) -> list[str]:
-        """Whose datagrams vanish."""
+        """The hosts whose datagrams vanish."""
         if self.host != ALL_WORKERS:
             return [self.host]
         return [host for host in hosts if host.startswith("worker-")]

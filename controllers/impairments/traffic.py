@@ -9,8 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -156,19 +155,16 @@ class HostBurst(Impairment[HostBurstParameters]):
                 "bytes_received": arrived * frame_bytes,
                 "wanted_rate_bps": self.rate_bps,
                 "sent_rate_bps": frames * frame_bytes * 8 / lasted_s if lasted_s > 0 else 0.0,
-                "frames_behind": int(self._sent["behind"]),
-                "sender_cpu_s": self._sent["cpu_s"],
             },
         )
 
     def _drained(self) -> int:
-        """The frames that have arrived once the queues between the hosts are empty of them."""
+        """Count the frames that have arrived once the queues between the hosts are empty."""
         self.lab.sleep(self.victim.queue_bytes * 8 / self.victim.rate_bps + _DRAIN_SLACK_S)
         arrived = self._arrived.take()
         for _ in range(_MOST_DRAIN_STEPS):
             self.lab.sleep(_DRAIN_STEP_S)
-            more = self._arrived.take()
-            if not more:
+            if not (more := self._arrived.take()):
                 break
             arrived += more
         return arrived
@@ -201,8 +197,7 @@ class BackgroundParameters(HostToHostParameters):
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
+class _Pair(NamedTuple):
     server: HelperProcess
     client: HelperProcess
 
@@ -215,7 +210,6 @@ class Background(Impairment[BackgroundParameters]):
     def __init__(self, parameters: BackgroundParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         self._receiver, self._sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]
-        self._lasted_s = 0.0
         self._prepared: _Pair | None = None
 
     def prepare(self) -> None:
@@ -225,7 +219,6 @@ class Background(Impairment[BackgroundParameters]):
         pair = self._prepared or self._started_pair()
         self._prepared = None
         self._await(pair.server)
-        self._began_s = time.monotonic()
         pair.client.tell(do="begin")
         pair.client.hear(_ANSWER_TIMEOUT_S)
         self._pair = pair
@@ -234,23 +227,23 @@ class Background(Impairment[BackgroundParameters]):
     def end(self) -> None:
         client = self._pair.client
         if client.ended:
-            raise HelperError(f"{self.parameters.label}: iperf3 ended early: {_error(client)}")
+            why = _report(client).get("error", "it says nothing")
+            raise HelperError(f"{self.parameters.label}: iperf3 ended early: {why}")
         self._segments: list[int] = []  # of each connection, as the kernel counts
         self._acknowledged_bytes = 0
         self._controls: set[str] = set()
-        for number, each in enumerate(sockets_of(client.pid, socket.AF_INET)):
-            with each:  # a duplicate of iperf3's socket
-                self._segments.append(tcp_counts(each).segments_sent)
+        for number, stream in enumerate(sockets_of(client.pid, socket.AF_INET)):
+            with stream:  # a duplicate of iperf3's socket
+                self._segments.append(tcp_counts(stream).segments_sent)
                 if number:  # the first is iperf3's control connection
-                    info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+                    info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
                     self._acknowledged_bytes += struct.unpack_from("=Q", info, _BYTES_ACKED_AT)[0]
-                    self._controls.add(get_congestion_control(each))
+                    self._controls.add(get_congestion_control(stream))
                     # Data that waits in the socket would otherwise be sent after the end.
-                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
+                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
         run_at_once(client.pid)  # it must stop now, not when training leaves it a processor
         client.process.send_signal(signal.SIGINT)
-        self._lasted_s = time.monotonic() - self._began_s
-        self._sent = _json(client.read_to_end(_END_TIMEOUT_S))
+        self._report = _report(client)
 
     def effect(self) -> Effect:
         self._pair.server.close()
@@ -261,11 +254,10 @@ class Background(Impairment[BackgroundParameters]):
             "congestion_control": ",".join(sorted(self._controls)),
             "acknowledged_bytes": self._acknowledged_bytes,
         }
-        sent = self._sent.get("end", {}).get("sum_sent", {})
+        sent = self._report.get("end", {}).get("sum_sent", {})
         if sent:  # without a report it is left out, and what depends on it
             flowed_s = float(sent["seconds"])
             details["flowed_s"] = flowed_s
-            details["connected_after_s"] = self._lasted_s - flowed_s
             bits = self._acknowledged_bytes * 8
             details["goodput_bps"] = bits / flowed_s if flowed_s > 0 else 0.0
         return Effect(met=sum(self._segments[1:]), frames_sent=sum(self._segments), details=details)
@@ -309,20 +301,16 @@ class Background(Impairment[BackgroundParameters]):
 
 def _listens(pid: int) -> bool:
     listening = False
-    for each in sockets_of(pid, socket.AF_INET):
-        with each:
-            listening = listening or bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    for opened in sockets_of(pid, socket.AF_INET):
+        with opened:
+            listening |= bool(opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     return listening
 
 
-def _json(text: bytes) -> dict[str, Any]:
-    """The JSON object that iperf3 printed; empty where it printed none."""
+def _report(client: HelperProcess) -> dict[str, Any]:
+    """Read the JSON object that iperf3 printed; empty where it printed none."""
     try:
-        document = json.loads(text)
+        report = json.loads(client.read_to_end(_END_TIMEOUT_S))
     except ValueError:
         return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _error(client: HelperProcess) -> str:
-    return str(_json(client.read_to_end(_END_TIMEOUT_S)).get("error", "it says nothing"))
+    return report if isinstance(report, dict) else {}

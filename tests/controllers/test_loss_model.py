@@ -90,7 +90,7 @@ def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences)
         with pytest.raises(ValueError, match="is empty"):
             loss.read_mask(file.name, [file.parent])
         return
-    table = loss_table.given(loss.parse_mask(loss.read_mask(file.name, [file.parent])))
+    table = loss.table_of_mask(loss.read_mask(file.name, [file.parent]))
     for number, each in enumerate(tables):
         assert table.losses(number, 5001).tolist() == each.tolist()
     if len(tables) > 1:
