@@ -1,7 +1,7 @@
 """Messages between processes: JSON objects, each with open files if need be, whole and in order.
 
-The sockets are UNIX ones of the kind SEQPACKET, so several processes may send on one. Who asks
-numbers the request, and the answer repeats the number: one that comes too late is passed over.
+The sockets are UNIX ones of the kind SEQPACKET, so several processes may send on one. A request has
+a number, and its answer repeats the number: one that comes too late is passed over.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import select
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-_PART_BYTES = 1 << 16
+_PACKET_BYTES = 1 << 16  # a larger message goes along as a file in memory
+_STORED = b"@"  # the packet of such a message
 _MOST_BYTES, _MOST_FILES = 16_000_000, 8  # of a message that a peer sends
-_FIRST, _LAST = 1, 2  # flags in a part's first byte
 _NUMBER = "#"
 _STAGE_TIMEOUT_S = 1.0
 # The stage that is measured, by workload.
@@ -29,18 +29,17 @@ Message = tuple[dict[str, Any], list[int]]
 
 
 class MessageError(ConnectionError):
-    """The other side has gone, or says what is no message."""
+    """The other side has gone, or sent something that is no message."""
 
 
 class LateError(MessageError):
-    """The other side takes or says nothing within the time; it may do so later."""
+    """The other side neither takes nor sends a message in time; it may do so later."""
 
 
 class Messages:
-    """One end of a connection; `strays` counts parts that continue nothing."""
+    """One end of a connection."""
 
     def __init__(self, connected: socket.socket) -> None:
-        self.strays = 0
         self._socket = connected
         self._socket.setblocking(False)
         self._numbers = itertools.count(1)
@@ -53,16 +52,19 @@ class Messages:
     ) -> None:
         """Send a message and files, which stay open here; within 0 s is: now or never."""
         data, until_s = json.dumps(message).encode(), time.monotonic() + timeout_s
-        for at in range(0, len(data), _PART_BYTES):
-            flags = _FIRST * (at == 0) | _LAST * (at + _PART_BYTES >= len(data))
-            part = [bytes([flags]), data[at : at + _PART_BYTES]]
-            while not self._sent(part, files if at == 0 else ()):
+        with ExitStack() as to_close:
+            if len(data) > _PACKET_BYTES:
+                stored = os.memfd_create("message")
+                to_close.callback(os.close, stored)
+                os.write(stored, data)
+                data, files = _STORED, [stored, *files]
+            while not self._send_packet(data, files):
                 if not wait_for(self.fileno(), until_s - time.monotonic(), select.POLLOUT):
                     raise LateError("takes no message in time")
 
-    def _sent(self, part: list[bytes], files: Sequence[int]) -> bool:
+    def _send_packet(self, data: bytes, files: Sequence[int]) -> bool:
         try:
-            socket.send_fds(self._socket, part, files)
+            socket.send_fds(self._socket, [data], files)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -70,39 +72,26 @@ class Messages:
         return True
 
     def receive(self, timeout_s: float | None = None) -> Message:
-        """The next message and its files, which are now this process's to close."""
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        begun, text, files = False, bytearray(), list[int]()
+        """Return the next message and its files, which are now this process's to close."""
+        data, files = self._receive_packet(timeout_s)
         try:
-            while True:
-                part, more = self._part(until_s)
-                if part[0] & _FIRST:  # whose sender was interrupted before is dropped
-                    begun, text, files = True, bytearray(), _closed(files)
-                elif not begun:  # another process's message came between it and its first part
-                    self.strays += 1
-                    _closed(more)
-                    continue
-                text += part[1:]
-                files += more
-                if len(text) > _MOST_BYTES or len(files) > _MOST_FILES:
-                    most = f"{_MOST_BYTES:,} bytes and {_MOST_FILES} files"
-                    raise MessageError(f"cannot receive: a message has at most {most}")
-                if part[0] & _LAST:
-                    break
-            message = json.loads(text)
+            message = json.loads(_stored(files.pop(0)) if data == _STORED and files else data)
             if not isinstance(message, dict):
-                raise MessageError("a message is not an object")
+                raise ValueError("a message is not an object")
         except BaseException as error:
-            _closed(files)
-            if isinstance(error, (ValueError, RecursionError)):
+            _close(files)
+            if isinstance(error, (ValueError, RecursionError, OSError)):
                 raise MessageError(f"cannot receive: {error}") from None
             raise
         return message, files
 
-    def _part(self, until_s: float | None) -> tuple[bytes, list[int]]:
+    def _receive_packet(self, timeout_s: float | None) -> tuple[bytes, list[int]]:
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                data, files, flags, _ = socket.recv_fds(self._socket, 1 + _PART_BYTES, _MOST_FILES)
+                data, files, flags, _ = socket.recv_fds(
+                    self._socket, _PACKET_BYTES, 1 + _MOST_FILES
+                )
             except BlockingIOError:
                 left_s = None if until_s is None else until_s - time.monotonic()
                 if not wait_for(self.fileno(), left_s):
@@ -114,20 +103,21 @@ class Messages:
                 os.set_inheritable(file, False)
             if data and not flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
                 return data, files
-            _closed(files)
-            raise MessageError("closed" if not data else "is no message of this kind")
+            _close(files)
+            most = f"a message has at most {_MOST_BYTES:,} bytes and {_MOST_FILES} files"
+            raise MessageError(f"cannot receive: {most}" if data else "closed")
 
     def ask(
         self, message: Mapping[str, Any], files: Sequence[int] = (), *, timeout_s: float = 1e6
     ) -> Message:
-        """Send a request and return its answer with its files."""
+        """Send a request; return its answer and that one's files."""
         number, until_s = next(self._numbers), time.monotonic() + timeout_s
         self.send({**message, _NUMBER: number}, files, timeout_s=timeout_s)
         while True:
             answer, opened = self.receive(max(0.0, until_s - time.monotonic()))
             if answer.pop(_NUMBER, None) == number:
                 return answer, opened
-            _closed(opened)
+            _close(opened)
 
     def answer(
         self,
@@ -147,10 +137,20 @@ class Messages:
         self._socket.close()
 
 
-def _closed(files: Sequence[int]) -> list[int]:
+def _stored(file: int) -> bytes:
+    """Read a message that came as a file, and close that."""
+    try:
+        size = os.fstat(file).st_size
+        if size > _MOST_BYTES:
+            raise ValueError(f"{size:,} bytes; a message has at most {_MOST_BYTES:,}")
+        return os.pread(file, size, 0)
+    finally:
+        os.close(file)
+
+
+def _close(files: Sequence[int]) -> None:
     for file in files:
         os.close(file)
-    return []
 
 
 def pair() -> tuple[Messages, socket.socket]:

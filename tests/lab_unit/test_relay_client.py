@@ -68,18 +68,6 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(client_of, monk
     assert client.change("a--b", "a", delay_s=2) == 2
 
 
-def test_a_report_of_many_directions_comes_in_parts(client_of):
-    """64 workers and 64 switches' links: some 60 kB a hundred directions."""
-    count = 700
-    names = [f"link-{number}" for number in range(count)]
-
-    def part(request: dict[str, Any]) -> dict[str, Any]:
-        chosen = names[request["first"] : request["first"] + 128]
-        return {"delays": [], "directions": [{"link": name} for name in chosen], "in_all": count}
-
-    assert [each["link"] for each in client_of(part).report()["directions"]] == names
-
-
 def test_a_relay_that_refuses_or_is_gone_is_told_in_one_line(client_of, tmp_path):
     client = client_of(lambda request: {"error": "no delayed link 'x' from 'y'"})
     with pytest.raises(CommandError, match="delay relay: no delayed link 'x' from 'y'"):

@@ -14,7 +14,7 @@ traffic it wakes up at most every `GRAIN_S`, which bounds both its cost and its 
 #         "changed_s" is null. Whatever else is handed is closed.
 #     {"do": "forget", "link": "a--b", "from": "a"}      its frames will not come, after all
 #     {"do": "begin"}      what was measured so far is forgotten, apart from counters
-#     {"do": "report", "first": 0}      directions from this one on, as many as fit into a message
+#     {"do": "report"}
 #
 # Nobody who does not read answers can hold up frames: such a connection is closed.
 
@@ -50,8 +50,6 @@ _LEAST_AHEAD_NS, _MOST_AHEAD_NS, _AHEAD_STEP_NS = 30_000, 500_000, 2_000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MLOCKALL_FLAGS = 3
 _ABSOLUTE = 1
-# Some 60 kB, less than what any system's socket holds.
-_DIRECTIONS_AT_ONCE = 128
 
 
 class _Timer:
@@ -188,7 +186,7 @@ class _Relay:
             self._punctuality.begin(time.monotonic_ns())
             return {}
         if request["do"] == "report":
-            return self._report(int(request["first"]))
+            return self._report()
         if request["do"] not in ("change", "forget"):
             raise ValueError(f"do {request['do']!r}; valid: begin, change, forget, report")
         way = (request["link"], request["from"])
@@ -220,18 +218,16 @@ class _Relay:
             self._punctuality.leave_out(number, until_ns)
         return {"settings": asdict(settings), "changed_s": time.monotonic()}
 
-    def _report(self, first: int) -> dict[str, Any]:
-        lines = list(self._lines)[first : first + _DIRECTIONS_AT_ONCE]
+    def _report(self) -> dict[str, Any]:
         waits = self._punctuality.waits()
-        report = RelayReport(
+        return RelayReport(
             scheduling=self._scheduling,
             late_max_s=self._punctuality.late_max_s(),
             early_max_s=self._punctuality.early_max_ns / 1e9,
             worst=self._punctuality.worst(),
-            delays=[line.delay(waits[self._lines[line]]) for line in lines],
-            directions=[line.counters() for line in lines],
-        )
-        return report.as_json() | {"in_all": len(self._lines)}
+            delays=[line.delay(waits[self._lines[line]]) for line in self._lines],
+            directions=[line.counters() for line in self._lines],
+        ).as_json()
 
 
 def _hurry() -> str:

@@ -78,13 +78,7 @@ class RelayClient:
 
     def report(self) -> dict[str, Any]:
         """A `RelayReport` as JSON: counters since the relay began, all else since `begin`."""
-        answer = self._ask({"do": "report", "first": 0})
-        in_all = answer.pop("in_all")
-        while len(answer["directions"]) < in_all:
-            more = self._ask({"do": "report", "first": len(answer["directions"])})
-            for part in ("delays", "directions"):
-                answer[part] += more[part]
-        return answer
+        return self._ask({"do": "report"})
 
     def close(self) -> None:
         if self._messages is not None:
