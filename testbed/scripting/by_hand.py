@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,17 @@ WORDS = {
 }
 
 
-def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes as plain numbers, within the bounds that a topology's links have."""
+def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes as plain numbers, within the bounds that a topology's links have."""
     try:
-        changes = LinkParameters.model_validate(units.converted(dict(given)))
+        changes = LinkParameters.model_validate(units.converted(dict(settings)))
     except ValidationError as error:
         raise problems.input_error(error, LinkParameters) from None
     return changes.model_dump(include=set(WORDS.values()), exclude_none=True)
 
 
 def ways(ends: tuple[str, str], toward: str | None) -> list[tuple[str, str]]:
-    """The directions of a link that are meant, as pairs of sender and receiver."""
+    """Return the directions of a link, or the one toward an end, as (sender, receiver)."""
     both = [ends, (ends[1], ends[0])]
     if toward is None:
         return both
@@ -48,7 +48,7 @@ def ways(ends: tuple[str, str], toward: str | None) -> list[tuple[str, str]]:
     return [way for way in both if way[1] == toward]
 
 
-def made(
+def change(
     controller: ControllerClient, way: tuple[str, str], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Let the controller change a direction, so that its impairments know of it; its reply."""
@@ -59,8 +59,9 @@ def made(
 
 
 def effects(log: Path, name: str) -> list[dict[str, Any]]:
-    """What an impairment did, each time that it has ended: packets met and dropped, details."""
-    ends = [each for each in jsonl.read(log) if (each["name"], each["action"]) == (name, "end")]
+    """Return what an impairment did, each time that it has ended."""
+    records = jsonl.read(log)
+    ends = [end for end in records if (end["name"], end["action"]) == (name, "end")]
     counts = ("met", "dropped", "frames_sent")
     return [{key: end.get(key) for key in counts} | end["details"] for end in ends]
 
@@ -75,16 +76,16 @@ class ManualImpairment:
     ends_by_itself: bool  # it has a duration
 
 
-def impairments(configured: Sequence[dict[str, Any]]) -> dict[str, ManualImpairment]:
-    """A resolved configuration's impairments without their own anchors, by name."""
-    # A kind that always has a duration (a burst) ends by itself, others when told to.
+def take_over_impairments(config: dict[str, Any]) -> dict[str, ManualImpairment]:
+    """Replace a configuration's impairments by ones without their own anchors; these by name."""
     by_name: dict[str, ManualImpairment] = {}
-    for impairment in configured:
+    for impairment in config["impairments"]:
         model = parameters_of(impairment["kind"])
         slows_a_process = impairment.get("resource", "") == "cpu"
         if not model.lasts or slows_a_process or model.of_our_transport:
-            continue  # a crash, a slow process, drops at a sender: a shell has no training process
+            continue  # a crash, a slow process, drops at a sender: here is no training process
         number = len(by_name)
+        # A kind that always has a duration (a burst) ends by itself, others on request.
         ends_by_itself = model.model_fields["duration_s"].default is not None
         document = {key: value for key, value in impairment.items() if key not in _ANCHORS}
         document |= {"rounds": [number], "leg": "round"}
@@ -93,4 +94,5 @@ def impairments(configured: Sequence[dict[str, Any]]) -> dict[str, ManualImpairm
             document["at_most_s"] = _LONGEST_S
         name = model.model_validate(document).label
         by_name[name] = ManualImpairment(name, number, document, ends_by_itself)
+    config["impairments"] = [impairment.document for impairment in by_name.values()]
     return by_name

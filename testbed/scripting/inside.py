@@ -1,4 +1,4 @@
-"""How the labs of scripts and of `./lab shell` begin in their sandboxes, and who opens a shell.
+"""Begins the labs of scripts and of `./lab shell` in their sandboxes.
 
 The controller starts before all else is imported.
 """
@@ -53,12 +53,12 @@ def in_sandbox(order: dict[str, Any], messages: Messages) -> dict[str, Any] | No
 
         Prompt(lab).open()
         return {}
-    from testbed.scripting.steward import Steward
+    from testbed.scripting.server import LabServer
 
-    steward = Steward(lab, messages, calibrated=order["calibrated"])
-    steward.begin()
-    messages.answer(order, steward.description())
-    steward.serve()
+    server = LabServer(lab, messages, calibrated=order["calibrated"])
+    server.begin()
+    messages.answer(order, server.description())
+    server.serve()
     return None
 
 

@@ -76,14 +76,14 @@ class Verdict:
     gates: list[Gate]
 
     def __str__(self) -> str:
-        """One line: `ok`, or `invalid` with each gate that stops it, its value and its limit."""
-        found = [
+        """Return one line: `ok`, or `invalid` with each gate that stops it."""
+        stops = [
             f"{gate.key} {gate.outcome if gate.value is None else f'{gate.value:.4g}'} "
             f"(limit {gate.limit:g})"
             for gate in self.gates
             if gate.stops
         ]
-        return f"{self.status}: {', '.join(found)}" if found else self.status
+        return f"{self.status}: {', '.join(stops)}" if stops else self.status
 
     def __repr__(self) -> str:
         return f"<Verdict {self}>"
@@ -111,7 +111,7 @@ class Link:
     """A link of a running lab, with its `name`, as in all files of a run, and two `ends`."""
 
     def __init__(self, name: str, ends: tuple[str, str], ask: Ask) -> None:
-        """Labs make their links; `ask` asks the steward."""
+        """Labs make their links; `ask` asks the lab's server."""
         self.name = name
         self.ends = ends
         self._ask = ask
@@ -135,27 +135,28 @@ class Link:
         `toward` is the end to which the changed direction leads; None: both directions. InputError:
         a value that no link can have, or no such end. LabError: no memory for such a delay.
         """
-        given = {
-            "rate_bps": rate_bps,
-            "queue_bytes": queue_bytes,
-            "delay_s": delay_s,
-            "jitter_s": jitter_s,
-            "loss": loss,
-        }
-        changes = by_hand.checked(given)
+        changes = by_hand.checked(
+            {
+                "rate_bps": rate_bps,
+                "queue_bytes": queue_bytes,
+                "delay_s": delay_s,
+                "jitter_s": jitter_s,
+                "loss": loss,
+            }
+        )
         for way in by_hand.ways(self.ends, toward):
             self._ask({"do": "link", "way": way, "changes": changes})
 
     def settings(self, toward: str | None = None) -> LinkSettings:
-        """What the direction `toward` an end is set to now; None: both, which must agree."""
-        found = []
-        for way in by_hand.ways(self.ends, toward):
-            answer, _ = self._ask({"do": "link", "way": way, "changes": {}})
-            found.append(LinkSettings(**answer["now"]))
-        if found[0] != found[-1]:
+        """Return what the direction `toward` an end is set to now; None: both, if they agree."""
+        answers = [
+            self._ask({"do": "link", "way": way, "changes": {}})[0]["now"]
+            for way in by_hand.ways(self.ends, toward)
+        ]
+        if answers[0] != answers[-1]:
             ends = " or ".join(self.ends)
             raise InputError(f"{self.name}: its directions differ; say toward which end: {ends}")
-        return found[0]
+        return LinkSettings(**answers[0])
 
 
 class Impairment:
@@ -165,7 +166,7 @@ class Impairment:
     """
 
     def __init__(self, name: str, ask: Ask) -> None:
-        """Labs make it; `ask` asks the steward."""
+        """Labs make it; `ask` asks the lab's server."""
         self.name = name
         self.effect: dict[str, Any] = {}
         self._ask = ask
@@ -227,14 +228,14 @@ class Lab:
                 self._finished = place.path
                 self.directory = self._place.enter_context(place.open(config))
                 privileges.hand_over_below(self.directory)
-            found = self._started(config)
+            description = self._start(config)
         except BaseException as error:
             self._close(error)
             raise
-        self.hosts: Mapping[str, Host] = self._hosts(found["hosts"])
-        self._links = {name: (first, second) for name, first, second in found["links"]}
+        self.hosts: Mapping[str, Host] = self._hosts(description["hosts"])
+        self._links = {name: (first, second) for name, first, second in description["links"]}
         self.links: list[str] = list(self._links)
-        self.impairments: list[str] = found["impairments"]
+        self.impairments: list[str] = description["impairments"]
         return self
 
     @classmethod
@@ -307,30 +308,28 @@ class Lab:
         return cls()._begin(config, out=out, calibrated=calibrated)
 
     def link(self, first: str, second: str = "") -> Link:
-        """The link between two nodes, or of a name as `s1--worker-1`; InputError: there is none."""
-        wanted = f"{first}--{second}" if second else first
+        """Return the link between two nodes, or of a name as `s1--worker-1`; or InputError."""
+        link_name = f"{first}--{second}" if second else first
         for name, ends in self._links.items():
-            if set(wanted.split("--")) == set(ends):
+            if set(link_name.split("--")) == set(ends):
                 return Link(name, ends, self._ask)
-        raise InputError(f"link {wanted!r}: {one_of(wanted, self._links)}")
+        raise InputError(f"link {link_name!r}: {one_of(link_name, self._links)}")
 
     def impair(self, name: str) -> Impairment:
-        """An impairment of the experiment, by name; InputError: there is none."""
+        """Return an impairment of the experiment, by name; InputError: there is none."""
         if name not in self.impairments:
             valid = one_of(name, self.impairments) if self.impairments else "this lab has none"
             raise InputError(f"impairment {name!r}: {valid}")
         return Impairment(name, self._ask)
 
     def samples(self) -> Samples:
-        """What was sampled of queues, flows and processes so far."""
+        """Return what was sampled of queues, flows and processes so far."""
         import polars as pl
 
-        _, files = self._ask({"do": "samples"}, [])
-        frames = []
-        for file in files:
-            with os.fdopen(file, "rb") as stream:
-                frames.append(pl.read_parquet(stream))
-        queues, flows, processes = frames
+        _, files = self._ask({"do": "samples"})
+        with ExitStack() as opened:
+            streams = [opened.enter_context(os.fdopen(file, "rb")) for file in files]
+            queues, flows, processes = map(pl.read_parquet, streams)
         return Samples(queues=queues, flows=flows, processes=processes)
 
     def verdict(self) -> Verdict:
@@ -340,10 +339,10 @@ class Lab:
         `calibrated`. LabError: a part of the lab has failed.
         """
         if self._verdict is None:
-            found, _ = self._ask({"do": "verdict"})
-            judged = [Gate(**each) for each in found["gates"]]
-            reasons = [gate.sentence() for gate in judged if gate.stops]
-            self._verdict = Verdict(status=found["status"], reasons=reasons, gates=judged)
+            answer, _ = self._ask({"do": "verdict"})
+            gates = [Gate(**gate) for gate in answer["gates"]]
+            reasons = [gate.sentence() for gate in gates if gate.stops]
+            self._verdict = Verdict(status=answer["status"], reasons=reasons, gates=gates)
         return self._verdict
 
     def close(self) -> None:
@@ -368,8 +367,8 @@ class Lab:
     def _is_alive(self) -> bool:
         return self._end_sandbox is not None and self._end_sandbox.alive
 
-    def _started(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Start the sandbox with its lab; returns what the steward says of it."""
+    def _start(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Start the sandbox with its lab; return the server's description of it."""
         try:
             self._box = sandbox.start("testbed.scripting.inside", outlives_thread=True)
         except FileNotFoundError as error:
@@ -384,7 +383,7 @@ class Lab:
             os.close(script)
 
     def _ask(self, request: dict[str, Any], files: Sequence[int] = ()) -> tuple[Any, list[int]]:
-        """Ask the steward; InputError for a wrong request, LabError for what cannot be done."""
+        """Ask the server; InputError for a wrong request, LabError for what cannot be done."""
         try:
             with self._lock:
                 return self._box.ask(request, files)
@@ -399,8 +398,8 @@ class Lab:
         try:
             if self.directory is not None and error is None and self._is_alive:
                 self.verdict()
-        except (LabError, InputError) as found:
-            error = unjudged = found
+        except (LabError, InputError) as failed:
+            error = unjudged = failed
         if self._end_sandbox is not None:
             self._end_sandbox()
         if self.directory not in (None, getattr(self, "_finished", None)):
@@ -429,7 +428,7 @@ def of_topology(
     impairments: Sequence[Mapping[str, Any]],
     seed: int,
 ) -> dict[str, Any]:
-    """The configuration of a lab in which nothing is set but its network."""
+    """Return the configuration of a lab in which nothing is set but its network."""
     parameters = _parameters(topology)
     try:
         built = topologies.build(parameters)
@@ -462,7 +461,7 @@ def of_topology(
 
 
 def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The entries with an anchor of their own for each, so that none contradicts another."""
+    """Give each entry an anchor of its own, so that none contradicts another."""
     if isinstance(impairments, str | Mapping) or not all(
         isinstance(impairment, Mapping) for impairment in impairments
     ):
@@ -477,24 +476,24 @@ def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _parameters(given: TopologyParameters | Topo | Mapping[str, Any] | str) -> TopologyParameters:
-    if isinstance(given, topologies.TopologyParameters):
-        return given
-    if isinstance(given, str):
-        given = {"name": given}
+def _parameters(
+    topology: TopologyParameters | Topo | Mapping[str, Any] | str,
+) -> TopologyParameters:
+    if isinstance(topology, topologies.TopologyParameters):
+        return topology
+    if isinstance(topology, str):
+        topology = {"name": topology}
     try:
-        if not isinstance(given, Mapping):
+        if not isinstance(topology, Mapping):
             from mininet.topo import Topo
 
             from topologies import graph
 
-            if not isinstance(given, Topo):
-                raise InputError(
-                    f"{type(given).__name__}: valid: a Mininet Topo that has been built, the "
-                    "parameters of a topology, or a name"
-                )
-            given = graph.described(given)
-        parameters = topologies.parse(units.converted(given))
+            if not isinstance(topology, Topo):
+                kind = type(topology).__name__
+                raise InputError(f"{kind}: valid: a Mininet Topo, a topology's keys, or a name")
+            topology = graph.described(topology)
+        parameters = topologies.parse(units.converted(topology))
     except ValidationError as error:
         raise problems.input_error(error, topologies.TopologyParameters, "topology.") from None
     except ValueError as error:

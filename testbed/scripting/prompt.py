@@ -2,28 +2,27 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from typing import Any
 
 from mininet.cli import CLI
 from rich.console import Console
 from rich.table import Table
 
-from controllers.controller_socket import ControllerClient, ControllerError
+from controllers.controller_socket import ControllerClient
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LinkEnds
 from testbed.run.session import LabSession
 from testbed.scripting import by_hand
-from testbed.shared import units
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean, one_of
 
 _WELCOME = """\
 Mininet's prompt in the network of {experiment}: {hosts}. Nothing trains here.
   worker-1 ping server        run a command on a host; names of hosts become addresses
-  lab                         hosts and links, as they are now
+  dump, links                 hosts and links
   set {link} rate 20Mbit
                               change a link: its rate, delay, jitter, loss or queue
+  set                         what links are set to now
   impair NAME on|off          begin or end an impairment: {names}
   status                      what is in force, and whether the lab's programs run
   help, exit (or Ctrl-D)"""
@@ -39,24 +38,22 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 
 
 class Prompt(CLI):
-    """The prompt."""
+    """Mininet's prompt, with `set`, `impair` and `status`."""
 
     identchars = CLI.identchars + "-"
     prompt = "lab> "
 
     def __init__(self, lab: LabSession) -> None:
         self._lab = lab
-        self._impairments = by_hand.impairments(lab.config["impairments"])
-        lab.config["impairments"] = [
-            impairment.document for impairment in self._impairments.values()
-        ]
+        self._impairments = by_hand.take_over_impairments(lab.config)
         self._console = Console(highlight=False, soft_wrap=True)
 
     def open(self) -> None:
-        """Build the lab, and obey the user until he leaves."""
+        """Build the lab, and carry out commands until the user leaves."""
         lab = self._lab
         lab.build()
         lab.warm_up()
+        self._controller = ControllerClient(lab.controller_socket)
         welcome = _WELCOME.format(
             experiment=lab.config["experiment"],
             hosts=", ".join(host.name for host in lab.network.mininet.hosts),
@@ -85,58 +82,41 @@ class Prompt(CLI):
             print(node.monitor(), end="", flush=True)
 
     def onecmd(self, line: str) -> bool:
-        """Obey a line; what cannot be done is said in one line, which begins with the command."""
+        """Carry out a line; an error is one line, which begins with the command."""
         try:
             return bool(super().onecmd(line))
         except (InputError, OSError, CommandError) as error:
-            said = str(error)
+            words = str(error)
             for word, key in by_hand.WORDS.items():  # a topology's keys are the prompt's words
-                said = said.replace(key, word)
-            self._say(f"{line.split()[0]}: {said}")
+                words = words.replace(key, word)
+            self._say(f"{line.split()[0]}: {words}")
             return False
-
-    def do_lab(self, _line: str) -> None:
-        """Hosts and links of this lab: `lab`."""
-        info = self._lab.info
-        table = Table("host", "address", "switch", "interface", box=None)
-        for host in info.hosts.values():
-            table.add_row(host.name, host.address, host.switch, host.interface)
-        self._console.print(table, "")
-        self.do_set("")
 
     def do_set(self, line: str) -> None:
         """Change a link while it works: `set LINK rate|delay|jitter|loss|queue VALUE [NODE]`.
 
-        LINK is a name that `lab` shows. With NODE, only the direction toward it changes.
-        `set` and `set LINK` show what is set.
+        `set` and `set LINK` show what is set. With NODE, only the direction toward it changes.
         Examples: `set worker-1--s1 rate 20Mbit`, `set worker-1--s1 queue 30kB worker-1`.
         """
         links = {link.name: link for link in self._lab.info.links}
-        known = links | {f"{link.second.node}--{link.first.node}": link for link in links.values()}
-        words = line.split()
-        if words and words[0] not in known:
-            raise InputError(f"no link {words[0]!r}{did_you_mean(words[0], links)}; see: lab")
-        if words[1:]:
-            self._set(known[words[0]], words[1], words[2:])
+        name, *words = line.split() or [""]
+        if name and name not in links:
+            raise InputError(f"no link {name!r}{did_you_mean(name, links)}; see: set")
+        if words:
+            self._set(links[name], words[0], words[1:])
         else:
-            self._show_links([known[word] for word in words or links])
+            self._show_links([links[name]] if name else links.values())
 
     def _set(self, link: LinkEnds, word: str, rest: list[str]) -> None:
-        """Change a link; what follows the word is a value, perhaps its unit, perhaps a node."""
+        """Change a link; a value follows the word, and perhaps a node."""
         ends = (link.first.node, link.second.node)
         if word not in _SHOWN:
             raise InputError(f"{word!r}: {one_of(word, _SHOWN)}")
         if not rest:
             raise InputError(f"{word}: to which value? see: help set")
-        value, *more = rest
-        if more and units.number(by_hand.WORDS[word], value + more[0]) is not None:
-            value += more.pop(0)
-        if more and (more[1:] or more[0] not in ends):
-            raise InputError(f"toward {' '.join(more)!r}: {one_of(more[0], ends)}")
-        changes = by_hand.checked({by_hand.WORDS[word]: value})
-        with closing(self._client()) as client:
-            for way in by_hand.ways(ends, more[0] if more else None):
-                by_hand.made(client, way, changes)
+        changes = by_hand.checked({by_hand.WORDS[word]: rest[0]})
+        for way in by_hand.ways(ends, " ".join(rest[1:]) or None):
+            by_hand.change(self._controller, way, changes)
         self._show_links([link])
 
     def _show_links(self, links: Iterable[LinkEnds]) -> None:
@@ -144,13 +124,11 @@ class Prompt(CLI):
         table = Table(box=None)
         for title in ("link", "toward", *_SHOWN):
             table.add_column(title, no_wrap=True, overflow="ignore")  # a cut name is none
-        with closing(self._client()) as client:
-            for link in links:
-                ends = (link.first.node, link.second.node)
-                for way in by_hand.ways(ends, None):
-                    now = by_hand.made(client, way, {})["now"]
-                    cells = [show(now[by_hand.WORDS[word]]) for word, show in _SHOWN.items()]
-                    table.add_row(link.name, way[1], *cells)
+        for link in links:
+            for way in by_hand.ways((link.first.node, link.second.node), None):
+                now = by_hand.change(self._controller, way, {})["now"]
+                cells = [show(now[by_hand.WORDS[word]]) for word, show in _SHOWN.items()]
+                table.add_row(link.name, way[1], *cells)
         self._console.print(table)
 
     def do_impair(self, line: str) -> None:
@@ -163,42 +141,37 @@ class Prompt(CLI):
             raise InputError(f"{wrong}; valid names: {valid}")
         if action not in ("on", "off"):
             raise InputError(f"{name}: {action or 'on or off?'}; valid: on, off")
-        number, said = impairment.round_number, f"{name} did not begin"
-        with closing(self._client()) as client:
-            if action == "off" and impairment.ends_by_itself:
-                said = f"{name} ends by itself; {self._effect(name)}"
-            elif action == "off":
-                client.end(number, "round")
-                said = f"{name} is off: {self._effect(name)}"
-            elif name in (active := client.begin(number, "round")):
-                said = f"{name} is on (in force: {', '.join(active)})"
-            if action == "on" and impairment.ends_by_itself:
-                said = f"{name} has begun; it ends by itself (then: status)"
-        self._say(said)
+        number, by_itself = impairment.round_number, impairment.ends_by_itself
+        if action == "on":
+            active = self._controller.begin(number, "round")
+            if by_itself:
+                self._say(f"{name} has begun; it ends by itself (then: status)")
+            elif name in active:
+                self._say(f"{name} is on (in force: {', '.join(active)})")
+            else:
+                self._say(f"{name} did not begin")
+        elif by_itself:
+            self._say(f"{name} ends by itself; {self._effect(name)}")
+        else:
+            self._controller.end(number, "round")
+            self._say(f"{name} is off: {self._effect(name)}")
 
     def do_status(self, _line: str) -> None:
-        """What is in force, and whether the lab's programs run: `status`."""
+        """Show what is in force, and whether the lab's programs run: `status`."""
         for name, status in self._lab.processes.statuses().items():
             self._say(f"{name}: {'runs' if status is None else f'ended with status {status}'}")
-        with closing(self._client()) as client:
-            active = client.active()
+        active = self._controller.active()
         for name, impairment in self._impairments.items():
             words = "in force" if name in active else f"off; {self._effect(name)}"
             self._say(f"impairment {name} ({impairment.document['kind']}): {words}")
-
-    def _client(self) -> ControllerClient:
-        try:
-            return ControllerClient(self._lab.controller_socket)
-        except ControllerError:
-            raise ConnectionError("the controller does not answer") from None
 
     def _effect(self, name: str) -> str:
         """Say what an impairment did the last time that it was in force."""
         ended = by_hand.effects(self._lab.impairment_log, name)
         if not ended:
             return "was not in force yet"
-        told = [f"{key} {value}" for key, value in ended[-1].items() if value is not None]
-        return f"its last time: {', '.join(told)}" if told else "it was in force"
+        counts = [f"{key} {value}" for key, value in ended[-1].items() if value is not None]
+        return f"its last time: {', '.join(counts)}" if counts else "it was in force"
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False)

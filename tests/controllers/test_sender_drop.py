@@ -96,4 +96,4 @@ def test_it_is_refused_where_nobody_sends(options, message):
 
 
 def test_a_shell_which_has_no_sender_leaves_it_out():
-    assert not by_hand.impairments(resolved())
+    assert not by_hand.take_over_impairments({"impairments": resolved()})

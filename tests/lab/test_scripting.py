@@ -256,7 +256,7 @@ def test_a_lab_ends_with_its_script_and_not_with_a_thread_or_a_fork(unchanged_ho
     script.stdout.close()
 
 
-def test_a_steward_that_dies_is_told_and_two_labs_are_apart():
+def test_a_server_that_dies_is_reported_and_two_labs_are_apart():
     one, two = (Lab.from_topology("star", calibrated=False) for _ in range(2))
     with two:
         sleeper = one.hosts["server"].popen(["sleep", "1000"])

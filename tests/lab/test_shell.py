@@ -137,14 +137,11 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
     # Of 495 frames 165 leave meanwhile, and the queue holds 99.
     assert number("dropped", status.partition("impairment flood")[2]) > 150
     assert "no impairment 'fog'; valid names: half, flood" in shell.ask("impair fog on")
-    overview = shell.ask("lab")
-    assert "worker-1--s1" in overview
-    assert "10.0.0.1" in overview
+    assert "10.0.0.1" in shell.ask("dump")
 
-    for shown in (shell.ask("set worker-1--s1 rate 2 Mbit/s s1"), shell.ask("lab")):
+    for shown in (shell.ask("set worker-1--s1 rate 2Mbit/s s1"), shell.ask("set")):
         assert re.search(r"worker-1--s1 +s1 +2Mbit +0ms +0ms +0 +150kB", shown)
         assert re.search(r"worker-1--s1 +worker-1 +10Mbit ", shown)
-    assert "worker-1--s1" in shell.ask("set s1--worker-1")
     shell.ask(f"worker-1 iperf3 -c server -C cubic -t 2 -J > {tmp_path / 'slow.json'}")
     slow = json.loads((tmp_path / "slow.json").read_text())["end"]
     assert slow["sender_tcp_congestion"] == "cubic"
@@ -162,11 +159,11 @@ def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):
             "worker-1--s1 loss 1%",
             "loss: '1%': must be a number from 0 to 1; no per cent: write 0.01",
         ),
-        ("worker-1--s1 rate 2Mbit s2", "toward 's2': valid: worker-1, s1"),
+        ("worker-1--s1 rate 2Mbit s2", "toward: 's2': valid: worker-1, s1"),
     ):
         (line,) = shell.ask(f"set {wrong}").splitlines()[1:-1]
         assert line.startswith("set: ") and words in line, line
-    delayed = shell.ask("set worker-1--s1 delay 20 ms s1")  # it was made without
+    delayed = shell.ask("set worker-1--s1 delay 20ms s1")  # it was made without
     assert re.search(r"worker-1--s1 +s1 +2Mbit +20ms ", delayed)
     assert number("min/avg/max/mdev =", shell.ask("worker-1 ping -q -c 3 -i 0.1 server")) >= 20
     shell.type("\x04")  # Ctrl-D

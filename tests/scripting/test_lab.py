@@ -13,13 +13,12 @@ import polars as pl
 import pytest
 
 from testbed.lab.sandbox import Sandbox
-from testbed.scripting import lab
 from testbed.scripting import lab as scripting_lab
 from testbed.shared import messages
 from testbed.shared.input_error import InputError
 from testbed.verdict.gate import Gate
 
-# Begins as a steward does, and answers nothing else.
+# Begins as a server does, and answers nothing else.
 STAND_IN = """
 import socket, sys
 from testbed.shared.messages import MessageError, Messages
@@ -81,7 +80,7 @@ HALF = {"kind": "loss", "host": "server", "q": 0.5}
 
 
 def lab_of(topology: Any = "star", impairments: Any = ()) -> dict[str, Any]:
-    return lab.of_topology(topology, impairments=impairments, seed=1)
+    return scripting_lab.of_topology(topology, impairments=impairments, seed=1)
 
 
 def test_values_may_have_units_as_in_yaml():

@@ -1,4 +1,4 @@
-"""Programs as a script sees them, started here on this machine by a stand-in for the steward."""
+"""Programs as a script sees them, started here on this machine by a stand-in for the server."""
 
 from __future__ import annotations
 
@@ -19,28 +19,16 @@ from tests import open_files
 
 
 class OwnMachine:
-    """Does what a steward does for programs, without a lab."""
+    """Does what a lab's server does for programs, without a lab."""
 
     def __init__(self):
-        self.running, self.tells, self.signals = {}, {}, []
+        self.running, self.signals = {}, []
 
     def __call__(self, request, files=()):
-        if request["do"] == "watch":
-            program, tell = self.running[request["number"]], self.tells.pop(request["number"])
-            threading.Thread(target=self.tell, args=[program, tell], daemon=True).start()
-            return {}, []
-        if request["do"] == "signal":
-            self.signals.append(request["signal"])
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.running[request["number"]].pid, request["signal"])
-            return {}, []
-        if request["do"] == "listens":
-            return {"listens": False}, []
-        if request["do"] == "take_back":
-            if program := self.running.get(request["number"]):
-                program.kill()
-            return {}, []
-        stdin, stdout, stderr, tell = files
+        return getattr(self, request["do"])(request, files)
+
+    def start(self, request, files):
+        stdin, stdout, stderr, status = files
         try:
             program = subprocess.Popen(
                 request["argv"],
@@ -53,11 +41,23 @@ class OwnMachine:
             )
         except FileNotFoundError:
             raise LabError(f"{request['host']}: {request['argv'][0]}: none") from None
-        self.running[request["number"]] = program
-        self.tells[request["number"]] = os.dup(tell)
-        return {}, [os.pidfd_open(program.pid)]
+        number, pidfd = len(self.running), os.pidfd_open(program.pid)
+        self.running[number] = program
+        threading.Thread(
+            target=self.report_end, args=[program, os.dup(status)], daemon=True
+        ).start()
+        return {"number": number}, [pidfd]
 
-    def tell(self, program, file):
+    def signal(self, request, _files):
+        self.signals.append(request["signal"])
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.running[request["number"]].pid, request["signal"])
+        return {}, []
+
+    def listens(self, _request, _files):
+        return {"listens": False}, []
+
+    def report_end(self, program, file):
         with contextlib.suppress(BrokenPipeError):
             os.write(file, str(program.wait()).encode())
         os.close(file)
@@ -218,32 +218,8 @@ def test_a_program_that_cannot_be_started_leaves_no_file_open(host):
     open_files.assert_none_since(before)
 
 
-@pytest.mark.parametrize("asked", ["start", "watch"])
-def test_a_program_whose_start_is_interrupted_is_ended(host, monkeypatch, asked):
-    machine, before = host._ask, open_files.now()
-
-    def interrupted(request, files=()):
-        answer = machine(request, files)
-        if request["do"] == asked:
-            for each in answer[1]:
-                os.close(each)
-            raise KeyboardInterrupt
-        return answer
-
-    monkeypatch.setattr(host, "_ask", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        host.popen(["sleep", "60"], stdout=subprocess.PIPE)
-    (program,) = machine.running.values()
-    assert program.wait(30) == -signal.SIGKILL
-    for file in machine.tells.values():
-        os.close(file)
-    open_files.assert_none_since(before, within_s=30)
-
-
 def test_a_program_ends_with_its_lab():
     def vanish(request, files=()):
-        if request["do"] == "watch":
-            return {}, []
         sleeper = subprocess.Popen(["sleep", "0.2"])
         copies = [os.dup(file) for file in files]
 
@@ -253,7 +229,7 @@ def test_a_program_ends_with_its_lab():
                 os.close(copy)
 
         threading.Thread(target=end).start()
-        return {}, [os.pidfd_open(sleeper.pid)]
+        return {"number": 0}, [os.pidfd_open(sleeper.pid)]
 
     program = Host("server", "10.0.0.1", vanish).popen(["sleep", "60"])
     assert program.poll() is None

@@ -1,7 +1,8 @@
-"""Inside a sandbox: builds the lab of a script, and carries out what the script asks for."""
+"""Inside a sandbox: the server of a script's lab, which carries out the script's requests."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import selectors
 import signal
@@ -32,75 +33,68 @@ SAMPLES = ("queues", "flows", "processes")
 Answer = tuple[dict[str, Any], list[int]]
 
 
-class Steward:
-    """A lab that is built and watched, and the programs that the script has started in it."""
+class LabServer:
+    """Builds a lab, samples it, and answers requests about it and its programs."""
 
     def __init__(self, lab: LabSession, messages: Messages, *, calibrated: bool) -> None:
-        self._messages = messages
+        self._messages, self._numbers = messages, itertools.count()
         self._began_at, self._began_s = run_directory.now(), time.monotonic()
-        self._lab, self._config, self._judged = lab, lab.config, calibrated
-        self._directory, self._processes = lab.directory, lab.processes
-        self._impairments = by_hand.impairments(self._config["impairments"])
-        self._config["impairments"] = [
-            impairment.document for impairment in self._impairments.values()
-        ]
-        self._watched = ExitStack()
+        self._lab, self._calibrated = lab, calibrated
+        self._impairments = by_hand.take_over_impairments(lab.config)
+        self._sampling = ExitStack()
 
     def begin(self) -> None:
-        """Build the lab; all that its verdict takes is measured, or else it is there at once."""
-        self._lab.build()
-        self._info = self._lab.info
+        """Build the lab; calibrate it where it is to be judged."""
+        lab = self._lab
+        lab.build()
         # Any host may open TCP connections to any other.
-        flows = {"hosts": list(self._info.hosts), "ports": (1, 65535), "centre": None}
-        if self._judged:
-            self._lab.observe()
-            self._lab.calibrate()
-            watched = self._lab.watched(flows)
+        flows = {"hosts": list(lab.info.hosts), "ports": (1, 65535), "centre": None}
+        if self._calibrated:
+            lab.observe()
+            lab.calibrate()
         else:
-            self._lab.warm_up()
-            watched = self._lab.sampled(flows)
-        self._sampler = self._watched.enter_context(watched)
-        self._controller = ControllerClient(self._lab.controller_socket)
-        self._changes = link_changes.Log(self._directory, self._info)
+            lab.warm_up()
+        sampled = lab.watched(flows) if self._calibrated else lab.sampled(flows)
+        self._sampler = self._sampling.enter_context(sampled)
+        self._controller = ControllerClient(lab.controller_socket)
+        self._changes = link_changes.Log(lab.directory, lab.info)
         self._begun: Counter[str] = Counter()
         self._verdict: dict[str, Any] | None = None
-        # By the numbers that the script gives them: those that run, their pidfds and where to tell
-        # their status; all sessions.
+        # By number: programs that run, their pidfds and where to write their status; all sessions.
         self._programs: dict[int, tuple[subprocess.Popen[bytes], int, int]] = {}
         self._sessions: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._messages, selectors.EVENT_READ)
 
     def description(self) -> dict[str, Any]:
-        """What the script knows of the lab."""
+        """Describe the lab to the script."""
         return {
-            "hosts": {name: host.address for name, host in self._info.hosts.items()},
-            "links": [(link.name, link.first.node, link.second.node) for link in self._info.links],
+            "hosts": {name: host.address for name, host in self._lab.info.hosts.items()},
+            "links": [
+                (link.name, link.first.node, link.second.node) for link in self._lab.info.links
+            ],
             "impairments": list(self._impairments),
         }
 
     def serve(self) -> None:
-        """Answer requests, and tell how programs end; MessageError when the script has gone."""
+        """Answer requests and report ended programs; MessageError when the script has gone."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is not None:
-                    self._ended(key.data)
+                    self._report_end(key.data)
                     continue
                 request, files = self._messages.receive()
-                answer, ours = self._answered(request, files)
+                answer, ours = self._answer(request, files)
                 self._messages.answer(request, answer, ours)
                 for file in (*files, *ours):
                     os.close(file)
 
-    def _answered(self, request: dict[str, Any], files: list[int]) -> Answer:
-        """The answer to a request; what cannot be done is answered with the reason."""
+    def _answer(self, request: dict[str, Any], files: list[int]) -> Answer:
+        """Answer a request; what cannot be done is answered with the reason."""
         try:
-            obey = getattr(self, f"do_{request.get('do')}", None)
-            if obey is None:
-                raise InputError(f"there is no request {request.get('do')!r}")
-            if broken := self._processes.first_ended():
+            if broken := self._lab.processes.first_ended():
                 raise ProcessError(broken)
-            answer: Answer = obey(request, files)
+            answer: Answer = getattr(self, f"do_{request['do']}")(request, files)
         except Exception as error:
             if not failure.is_expected(error):
                 traceback.print_exc()
@@ -108,14 +102,14 @@ class Steward:
         return answer
 
     def do_start(self, request: dict[str, Any], files: list[int]) -> Answer:
-        """Start a program: its stdin, stdout, stderr, and where to tell its status, are `files`."""
-        host = self._info.hosts.get(request["host"])
-        if host is None:
-            raise InputError(f"{request['host']}: {one_of(request['host'], self._info.hosts)}")
-        stdin, stdout, stderr, tell = files
-        owner, number = leftovers.OWNER_VARIABLE, request["number"]
+        """Start a program; `files` are its stdin, stdout, stderr, and where its status goes."""
+        hosts = self._lab.info.hosts
+        if request["host"] not in hosts:
+            raise InputError(f"{request['host']}: {one_of(request['host'], hosts)}")
+        stdin, stdout, stderr, status = files
+        owner, number = leftovers.OWNER_VARIABLE, next(self._numbers)
         program = host_program.start(
-            host,
+            hosts[request["host"]],
             request["argv"],
             stdin=stdin,
             stdout=stdout,
@@ -123,31 +117,17 @@ class Steward:
             env=request["env"] | {owner: os.environ[owner]},
             cwd=Path(request["cwd"]),
         )
-        ended = os.pidfd_open(program.pid)
-        self._programs[number] = program, ended, os.dup(tell)
-        # A session whose number is given anew has nobody left.
-        self._sessions = {
-            k: session for k, session in self._sessions.items() if session != program.pid
-        }
+        pidfd = os.pidfd_open(program.pid)
+        self._programs[number] = program, pidfd, os.dup(status)
+        # A process id that is used again names a new session.
+        self._sessions = {k: pid for k, pid in self._sessions.items() if pid != program.pid}
         self._sessions[number] = program.pid
-        return {}, [os.dup(ended)]
-
-    def do_watch(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """Tell a program's status when it has ended: its process id is known, and may vanish."""
-        _, ended, _ = self._programs[request["number"]]
-        self._selector.register(ended, selectors.EVENT_READ, request["number"])
-        return {}, []
-
-    def do_take_back(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """End a program that the script was interrupted in starting, if it was started at all."""
-        self.do_signal(request | {"signal": signal.SIGKILL}, [])
-        with suppress(KeyError):  # there is none, or it is watched already
-            self.do_watch(request, [])
-        return {}, []
+        self._selector.register(pidfd, selectors.EVENT_READ, number)
+        return {"number": number}, [os.dup(pidfd)]
 
     def do_signal(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Send a signal to what is left of a program's session; SIGKILL leaves nothing of it."""
-        session, sig = self._sessions.get(request["number"], -1), request["signal"]
+        session, sig = self._sessions[request["number"]], request["signal"]
         until_s = time.monotonic() + (_KILL_S if sig == signal.SIGKILL else 0.0)
         while members := list(process_status.session(session)):
             for pid in members:
@@ -158,14 +138,15 @@ class Steward:
         return {}, []
 
     def do_listens(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """Whether a program runs and listens."""
-        found = self._programs.get(request["number"])
-        return {"listens": found is not None and process_sockets.listens(found[0].pid)}, []
+        """Say whether a program runs and listens."""
+        running = request["number"] in self._programs
+        pid = self._sessions[request["number"]]
+        return {"listens": running and process_sockets.listens(pid)}, []
 
     def do_link(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """Change a direction of a link, or nothing of it, and say what it is set to."""
+        """Change a direction of a link, or nothing of it, and return its settings."""
         sender, receiver = request["way"]
-        done = by_hand.made(self._controller, (sender, receiver), request["changes"])
+        done = by_hand.change(self._controller, (sender, receiver), request["changes"])
         if request["changes"]:
             self._changes.add(sender, receiver, request["changes"], done)
         return {"now": done["now"]}, []
@@ -195,34 +176,32 @@ class Steward:
         """Hand over the files of all samples so far."""
         if self._verdict is None:
             self._sampler.write()
-        folder = self._directory / "samples"
+        folder = self._lab.directory / "samples"
         return {}, [os.open(folder / f"{name}.parquet", os.O_RDONLY) for name in SAMPLES]
 
     def do_verdict(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """End sampling and judge the lab: once, further requests get the same."""
-        if not self._judged:
+        if not self._calibrated:
             raise InputError("calibrated=False: there is nothing to judge this lab by")
         if self._verdict is None:
             self._controller.finish()
-            self._watched.close()
-            begun = {each["name"] for each in jsonl.read(self._lab.impairment_log)}
-            # The others were there for the taking: that they did not begin is no fault.
-            self._config["impairments"][:] = [
-                impairment.document
-                for impairment in self._impairments.values()
-                if impairment.name in begun
+            self._sampling.close()
+            begun = {record["name"] for record in jsonl.read(self._lab.impairment_log)}
+            # That the script did not begin the others is no fault.
+            self._lab.config["impairments"][:] = [
+                self._impairments[name].document for name in self._impairments if name in begun
             ]
-            found = self._lab.judge()
-            status: run_directory.Verdict = "invalid" if any(g.stops for g in found) else "ok"
+            gates = self._lab.judge()
+            status: run_directory.Verdict = "invalid" if any(g.stops for g in gates) else "ok"
+            self._verdict = {"status": status, "gates": [gate.as_json() for gate in gates]}
             run_directory.write_status(
-                self._directory,
+                self._lab.directory,
                 status,
-                reasons(found),
+                reasons(gates),
                 began_at=self._began_at,
                 wall_s=time.monotonic() - self._began_s,
-                gates=[gate.as_json() for gate in found],
+                gates=self._verdict["gates"],
             )
-            self._verdict = {"status": status, "gates": [gate.as_json() for gate in found]}
         return self._verdict, []
 
     def _impairment(self, name: str) -> ManualImpairment:
@@ -230,11 +209,11 @@ class Steward:
             raise InputError(f"impairment {name!r}: {one_of(name, self._impairments)}")
         return self._impairments[name]
 
-    def _ended(self, number: int) -> None:
-        """Tell the status of a program that has ended."""
-        program, ended, tell = self._programs.pop(number)
-        self._selector.unregister(ended)
+    def _report_end(self, number: int) -> None:
+        """Write the exit status of a program that has ended."""
+        program, pidfd, status = self._programs.pop(number)
+        self._selector.unregister(pidfd)
         with suppress(BrokenPipeError):  # the script has dropped it
-            os.write(tell, str(program.wait()).encode())
-        for file in (ended, tell):
+            os.write(status, str(program.wait()).encode())
+        for file in (pidfd, status):
             os.close(file)
