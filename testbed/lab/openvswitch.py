@@ -69,7 +69,9 @@ class OpenVSwitch:
         self._await(remote, timeout_s)
         # Else whatever paused for ten seconds would pay for its first packet again.
         kept = f"other_config:max-idle={FLOWS_KEPT_MS}"
-        run(["ovs-vsctl", "--no-wait", "init", "--", "set", "Open_vSwitch", ".", kept])
+        # The server makes its socket a moment before it listens.
+        patient = ["--no-wait", "--retry", f"--timeout={timeout_s:.0f}"]
+        run(["ovs-vsctl", *patient, "init", "--", "set", "Open_vSwitch", ".", kept])
         self._spawn("ovs-vswitchd", "--pidfile", f"unix:{remote}")
         self._await(self.directory / "ovs-vswitchd.pid", timeout_s)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import fcntl
 import os
-import select
 import selectors
 import shlex
 import signal
@@ -63,20 +62,20 @@ class Program:
         self._status = status
         self._ask = ask
         self._lock = threading.Lock()
-        self._unsent: memoryview | None = None
+        self._input_writer: threading.Thread | None = None
         self._outputs = {stream: bytearray() for stream in streams[1:] if stream is not None}
         weakref.finalize(self, os.close, status)
 
     def poll(self) -> int | None:
-        """The exit status; None while it runs."""
-        return self._look(0)
+        """Return the exit status; None while it runs."""
+        return self._read_status(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status, once it has ended; or subprocess.TimeoutExpired, and it goes on."""
-        found = self._look(timeout)
-        if found is None:
+        """Return the exit status once it has ended; subprocess.TimeoutExpired: it goes on."""
+        status = self._read_status(timeout)
+        if status is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        return found
+        return status
 
     def wait_until_listening(self, timeout: float | None = 10.0) -> None:
         """Return when it waits for connections (TCP), or has a socket that is bound (UDP).
@@ -98,14 +97,16 @@ class Program:
         What it leaves running is not waited for. subprocess.TimeoutExpired: it takes longer than
         `timeout` seconds, and goes on; another call returns all of its output.
         """
+        if self.stdin is not None and self._input_writer is None:
+            data = input.encode() if isinstance(input, str) else input or b""
+            self._input_writer = threading.Thread(target=self._write, args=[data], daemon=True)
+            self._input_writer.start()
         deadline_s = None if timeout is None else time.monotonic() + timeout
         with selectors.PollSelector() as waiting:
             waiting.register(self._status, selectors.EVENT_READ)
             for stream in self._outputs:
                 if not stream.closed:
                     waiting.register(stream, selectors.EVENT_READ)
-            if self._has_input(input):
-                waiting.register(self.stdin, selectors.EVENT_WRITE)  # type: ignore[arg-type]
             while self.poll() is None:
                 left_s = None if deadline_s is None else deadline_s - time.monotonic()
                 ready = waiting.select(left_s)
@@ -113,17 +114,12 @@ class Program:
                     raise subprocess.TimeoutExpired(self.args, timeout or 0.0, *self._read_so_far())
                 for key, _ in ready:
                     stream = key.fileobj  # type: ignore[assignment]
-                    if stream is self.stdin:
-                        going_on = self._feed()
-                    else:
-                        going_on = key.fd == self._status or self._collect(stream)
-                    if not going_on:
+                    if key.fd != self._status and not self._collect(stream):
                         waiting.unregister(stream)
                         _close(stream)
         self._drain()
-        for each in (self.stdin, *self._outputs):
-            if each is not None:
-                _close(each)
+        for stream in self._outputs:
+            _close(stream)
         return self._read_so_far()
 
     def send_signal(self, sig: int) -> None:
@@ -155,36 +151,21 @@ class Program:
     def __repr__(self) -> str:
         return f"<Program {self.args[0]!r} pid={self.pid} returncode={self.returncode}>"
 
-    def _look(self, timeout_s: float | None) -> int | None:
+    def _read_status(self, timeout_s: float | None) -> int | None:
         """Read the exit status, which the server sends, within a time (None: any)."""
         if self.returncode is None and wait_for(self._status, timeout_s):
             with self._lock:
                 if self.returncode is None:
-                    sent = os.read(self._status, 32)
-                    self.returncode = int(sent) if sent else -signal.SIGKILL
+                    text = os.read(self._status, 32)
+                    self.returncode = int(text) if text else -signal.SIGKILL
         return self.returncode
 
-    def _has_input(self, given: Any) -> bool:
-        """Whether something is left to be written; takes what was given with the first call."""
-        if self.stdin is None or self.stdin.closed:
-            return False
-        if self._unsent is None:
-            self._unsent = memoryview(given.encode() if isinstance(given, str) else given or b"")
-            with suppress(BrokenPipeError):  # it reads no more
-                self.stdin.flush()
-        if not self._unsent:
-            _close(self.stdin)
-        return bool(self._unsent)
-
-    def _feed(self) -> bool:
-        """Write some input, which does not wait; returns whether there is more."""
-        assert self.stdin is not None and self._unsent is not None
-        try:
-            sent = os.write(self.stdin.fileno(), self._unsent[: select.PIPE_BUF])
-        except BrokenPipeError:  # it reads no more
-            return False
-        self._unsent = self._unsent[sent:]
-        return bool(self._unsent)
+    def _write(self, data: bytes) -> None:
+        """Write all input and close the pipe, in a thread of its own."""
+        assert self.stdin is not None
+        with suppress(OSError, ValueError):  # it reads no more, or the script has closed the pipe
+            (self.stdin.buffer if self._text else self.stdin).write(data)  # type: ignore[attr-defined]
+        _close(self.stdin)
 
     def _collect(self, stream: IO[Any], most_bytes: int = _READ_BYTES) -> bool:
         """Read some output; returns whether there may be more."""
@@ -202,14 +183,14 @@ class Program:
                     self._collect(stream, waits[0])
 
     def _end_in_words(self) -> str:
-        """How the program has ended, and the last line that it printed to a pipe."""
+        """Say how the program has ended, and the last line that it printed to a pipe."""
         status = self.wait()
         how = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
         self._drain()
         printed = [bytes(output) for output in self._outputs.values() if output.strip()]
         lines = printed[-1].decode(errors="replace").strip().splitlines() if printed else []
-        said = f": {lines[-1].strip()}" if lines else ""
-        return f"{shlex.join(self.args)} has ended with {how}{said}"
+        last = f": {lines[-1].strip()}" if lines else ""
+        return f"{shlex.join(self.args)} has ended with {how}{last}"
 
     def _read_so_far(self) -> tuple[Any, Any]:
         return self._read(self.stdout), self._read(self.stderr)
@@ -345,7 +326,7 @@ class Host:
 
 
 def _ends(number: int, stream: Stream, to_close: ExitStack) -> tuple[int, int | None]:
-    """The program's end of one of its files, closed with `to_close`, and ours of a pipe."""
+    """Return the program's end of a file, which `to_close` closes, and ours of a pipe."""
     if stream == subprocess.PIPE:
         reading, writing = os.pipe()
         theirs, ours = (reading, writing) if number == 0 else (writing, reading)
@@ -361,15 +342,10 @@ def _ends(number: int, stream: Stream, to_close: ExitStack) -> tuple[int, int | 
 
 
 def _outer_pid(pidfd: int) -> int:
-    """The process id of a process outside its PID namespace; -1 once it has ended."""
-    try:
-        for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key == "Pid":
-                return int(value)
-    finally:
-        os.close(pidfd)
-    return -1
+    """Return a process's id outside its PID namespace; -1 once it has ended."""
+    fields = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
+    os.close(pidfd)
+    return int(fields.partition("\nPid:")[2].split()[0])
 
 
 def _opened(file: int | None, name: str, text: bool) -> IO[Any] | None:

@@ -48,17 +48,13 @@ class LabError(RuntimeError):
     """The lab cannot be built, cannot do what was asked, or has ended; the message is one line."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class Samples:
     """What was sampled so far, as polars data frames; docs/reference/samples.md has the columns."""
 
     queues: pl.DataFrame
     flows: pl.DataFrame
     processes: pl.DataFrame
-
-    def __repr__(self) -> str:
-        rows = ", ".join(f"{name} {frame.height}" for name, frame in vars(self).items())
-        return f"<Samples, rows: {rows}>"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 from testbed.lab.sandbox import Sandbox
@@ -40,7 +39,7 @@ def start(module, *, outlives_thread):
     return Sandbox(module, process, ours, None)
 
 
-def test_a_verdict_and_samples_are_one_line_when_printed():
+def test_a_verdict_is_one_line_when_printed():
     late = Gate(name="", key="relay_late_s", value=0.0312345, limit=0.003, outcome="failed")
     unknown = Gate(name="", key="loss_error", value=None, limit=0.1, outcome="not measured")
     fine = Gate(name="", key="rate_error", value=0.01, limit=0.05, outcome="passed")
@@ -50,9 +49,6 @@ def test_a_verdict_and_samples_are_one_line_when_printed():
     )
     assert repr(found) == f"<Verdict {found}>"
     assert str(scripting_lab.Verdict(status="ok", reasons=[], gates=[fine])) == "ok"
-    frame = pl.DataFrame({"t_s": [1.0, 2.0]})
-    samples = scripting_lab.Samples(queues=frame, flows=frame[:0], processes=frame[:1])
-    assert str(samples) == repr(samples) == "<Samples, rows: queues 2, flows 0, processes 1>"
 
 
 def test_unknown_names_are_told_with_those_that_there_are(monkeypatch):
