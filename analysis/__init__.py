@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.data.frames import Frames
+    from analysis.data.load import Frames
     from analysis.report.writing import ReportPaths
 
 __all__ = ["load", "update_readme", "write_index", "write_report"]
@@ -52,10 +52,10 @@ def load(
         ValueError: one line: no such folder, no runs, an unknown experiment, arm, seed or level. A
             frame raises it where a log has a wrong value, with its file and line.
     """
-    from analysis.data import frames, load
+    from analysis.data import load
 
     chosen = functools.partial(load.choose, arms=arms, seeds=seeds, point=point)
-    return frames.Frames(load.load(Path(results_dir), experiment, chosen=chosen))
+    return load.Frames(load.load(Path(results_dir), experiment, chosen=chosen))
 
 
 def write_report(

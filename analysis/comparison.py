@@ -11,8 +11,8 @@ import polars as pl
 
 from analysis.data import kept_rows
 from analysis.data.evidence import FACTOR_PREFIX, Evidence
-from analysis.data.frames import metric_names, per_run
 from analysis.data.load import load
+from analysis.data.metrics import metric_names
 from analysis.statistics import Estimate, mean_interval, ratio_interval
 
 SCHEMA = 1
@@ -50,7 +50,7 @@ def compare(first: Evidence, second: Evidence) -> list[Compared]:
             for side in (first, second)
         ]
         raise ValueError(f"{first.experiment}: factors {each_has[0]}; the other's: {each_has[1]}")
-    pairs = _paired(per_run(first), per_run(second), columns)
+    pairs = _paired(first.per_run(), second.per_run(), columns)
     if not pairs:
         raise ValueError(
             f"{first.experiment} and {second.experiment}: no ok run of one has the arm, point and "
@@ -65,7 +65,7 @@ def compare_runs(first: Evidence, second: Evidence) -> list[Compared]:
         if not side.ok_runs:
             run = side.runs[0]
             raise ValueError(f"{run.key}: this run is {run.verdict}; valid: two ok runs")
-    sides = per_run(first), per_run(second)
+    sides = first.per_run(), second.per_run()
     arm = " -> ".join(dict.fromkeys(side["arm"][0] for side in sides))
     one, two = (side.with_columns(arm=pl.lit(arm), seed=pl.lit(0)) for side in sides)
     return _paired(one, two, [])

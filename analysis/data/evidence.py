@@ -1,7 +1,7 @@
 """What numbers rest on: runs, their verdicts and gates, their points in a sweep, their blocks.
 
-Runs of one machine and one code are a block; those of two blocks are no pair. The code is known by
-its hash; of older runs, which have none, by the commit.
+Runs of one machine and one code are a block; those of two blocks are no pair. The code is
+identified by its hash; in older runs, which have none, by the commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run and what its directory says about it; `config` and so on are its documents."""
+    """A run and what its directory holds; `config` and so on are its documents."""
 
     key: str  # the name of its directory
     arm: str
@@ -45,7 +45,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What all numbers of an experiment rest on: its runs, and `per_run`'s row for each ok one."""
+    """An experiment's runs, and the metrics of the ok ones."""
 
     experiment: str
     description: str
@@ -58,8 +58,19 @@ class Evidence:
     include_invalid: bool = False
 
     def measured(self) -> pl.DataFrame:
-        """What was measured: a row for each ok run, and a column per metric."""
+        """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric."""
         raise NotImplementedError
+
+    def per_run(self) -> pl.DataFrame:
+        """The rows of `measured`, each with the columns `BLOCK` of its run's manifest."""
+        rows = self.measured()
+        blocks = {
+            run.key: (one_machine(run.manifest), *code_of(run.manifest)) for run in self.ok_runs
+        }
+        return rows.with_columns(
+            pl.Series(name, [blocks[key][at] for key in rows["run_key"]], dtype=pl.String)
+            for at, name in enumerate(BLOCK)
+        )
 
     @property
     def left_out(self) -> list[Run]:
@@ -68,22 +79,21 @@ class Evidence:
 
     @property
     def ok_runs(self) -> list[Run]:
-        """The runs that enter statistics: the ok ones, unless `include_invalid` says more."""
+        """The runs that enter statistics: the ok ones, with `include_invalid` the invalid ones."""
         return [run for run in self.runs if self.counts(run)]
 
     def counts(self, run: Run) -> bool:
-        """Whether a planned run enters statistics."""
+        """Tell whether a planned run enters statistics."""
         invalid = self.include_invalid and run.verdict == "invalid" and bool(run.config)
         return run.verdict == "ok" or invalid
 
     @property
     def invalid_included(self) -> int:
-        """How many invalid runs enter statistics."""
+        """The number of invalid runs that enter statistics."""
         return sum(run.verdict == "invalid" for run in self.ok_runs)
 
     @property
     def runs_programs(self) -> bool:
-        """Whether the workload was programs, and not the built-in training."""
         return any(runs_programs(run.config) for run in self.runs)
 
     @property
@@ -93,33 +103,30 @@ class Evidence:
 
     def point_order(self, run: Run) -> tuple[int, ...]:
         """A sort key: runs are executed in an order of their own, tables follow the experiment."""
-        orders = [
-            (self.levels.get(name) or [], factor_text(value)) for name, value in run.factors.items()
-        ]
-        return tuple(
-            order.index(value) if value in order else len(order) for order, value in orders
-        )
+        places = []
+        for name, value in run.factors.items():
+            levels, level = self.levels.get(name) or [], factor_text(value)
+            places.append(levels.index(level) if level in levels else len(levels))
+        return tuple(places)
 
     def congestion_controls(self, arm: str) -> list[str]:
         """The congestion controls that the ok runs of an arm used, read back by their endpoints."""
-        runs = [run for run in self.ok_runs if run.arm == arm]
-        return sorted(
-            {congestion_control for run in runs for congestion_control in run.congestion_controls}
-        )
+        of_runs = [run.congestion_controls for run in self.ok_runs if run.arm == arm]
+        return sorted(set[str]().union(*of_runs))
 
     def verdicts(self) -> dict[str, int]:
-        """How many planned runs have each verdict, or are missing."""
+        """The number of planned runs by verdict, `missing` included."""
         ended = [run.verdict for run in self.runs]
         return {verdict: ended.count(verdict) for verdict in (*VERDICTS, MISSING)}
 
 
 def runs_programs(config: Mapping[str, Any]) -> bool:
-    """Whether a run's workload was programs, and not the built-in training."""
+    """Tell runs of programs from those of the built-in training."""
     return isinstance(config.get("workload"), dict)
 
 
 def is_of_script(config: Mapping[str, Any]) -> bool:
-    """Whether a lab in Python made the run: no command can repeat it, and it trained nothing."""
+    """Tell runs of a lab in Python: no command can repeat them, and they trained nothing."""
     return "adjustable" in config
 
 
@@ -161,10 +168,11 @@ def factor_text(value: Any) -> str | None:
 
 def impairment_kinds(config: Mapping[str, Any]) -> dict[str, str]:
     """The kind of each configured impairment by the name that the logs use."""
-    return {
-        each.get("name") or f"{each['kind']}-{each.get('host')}": kind_name(each["kind"])
-        for each in config.get("impairments") or []
-    }
+    kinds = {}
+    for impairment in config.get("impairments") or []:
+        kind = impairment["kind"]
+        kinds[impairment.get("name") or f"{kind}-{impairment.get('host')}"] = kind_name(kind)
+    return kinds
 
 
 def kind_name(kind: str) -> str:
@@ -207,25 +215,16 @@ def code_of(manifest: Mapping[str, Any]) -> tuple[str, str]:
     return sha256, "" if sha256 else str(manifest.get("commit") or "")
 
 
-def with_blocks(rows: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
-    """The rows of some runs, each with the columns `BLOCK` of its run's manifest."""
-    blocks = {run.key: (one_machine(run.manifest), *code_of(run.manifest)) for run in runs}
-    return rows.with_columns(
-        pl.Series(name, [blocks[key][at] for key in rows["run_key"]], dtype=pl.String)
-        for at, name in enumerate(BLOCK)
-    )
-
-
 PASSED, FAILED, NOT_MEASURED = "passed", "failed", "not measured"  # outcomes of gates
 
 
 def calls_attention(gate: dict[str, Any]) -> bool:
-    """Whether it failed or was not measured, also where it does not decide."""
+    """Tell a gate that failed or was not measured, also where it does not decide."""
     return gate["outcome"] in (FAILED, NOT_MEASURED)
 
 
 def stops(gate: dict[str, Any]) -> bool:
-    """Whether the run does not count because of it."""
+    """Tell a gate because of which the run does not count."""
     return calls_attention(gate) and gate.get("decides") is not False
 
 
@@ -246,14 +245,14 @@ def beyond_limits(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def another_attempt_may_help(run: Run) -> bool:
-    """Whether a command can repeat a run that is not ok, with another end than the same gates."""
+    """Tell whether a command can repeat a run that is not ok, and may end otherwise."""
     stopping = [gate for gate in run.gates if stops(gate)]
     repeats = bool(stopping) and all(gate.get("repeats") is True for gate in stopping)
     return run.verdict != "ok" and not repeats and not is_of_script(run.config)
 
 
 def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:
-    """Each way in which an experiment loosened a gate, with the keys of the runs."""
+    """The ways in which an experiment loosened gates, in words, with the keys of the runs."""
     keys: dict[str, list[str]] = {}
     for run in runs:
         for gate in run.gates:

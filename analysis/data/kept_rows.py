@@ -22,7 +22,6 @@ from analysis.data.evidence import (
     Evidence,
     Run,
 )
-from analysis.data.frames import per_run
 from analysis.data.load import Results
 from analysis.data.metrics import METRICS, TOLERANCE_VARIED, is_metric, is_tail_quantile
 
@@ -82,7 +81,7 @@ class KeptRows(Evidence):
 
 def write(folder: Path, evidence: Results) -> None:
     """Keep an experiment's evidence in a folder, without quantiles that nobody can recompute."""
-    rows, has_rounds = per_run(evidence), _write_rounds(folder, evidence.frame("latencies"))
+    rows, has_rounds = evidence.per_run(), _write_rounds(folder, evidence.frame("latencies"))
     first = evidence.ok_runs[0].manifest
     shared = common([_without_place(run.config) for run in evidence.runs if run.config])
     document = {

@@ -1,7 +1,7 @@
 """Loads an experiment: every planned run is counted; logs are read when a frame is asked for.
 
-A planned run is looked for as a finished directory (`KEY/`), then as one in progress or left behind
-(`KEY.partial/`), then as its last attempt that was not ok (`KEY.attemptN/`). Earlier attempts, and
+Of a planned run counts the finished directory (`KEY/`), else one in progress or left behind
+(`KEY.partial/`), else the last attempt that was not ok (`KEY.attemptN/`). Earlier attempts, and
 runs that the plan does not name, are listed in `Results.others` and enter no statistic.
 """
 
@@ -56,7 +56,6 @@ class Results(Evidence):
         return self._frames[name]
 
     def measured(self) -> pl.DataFrame:
-        """A row for each ok run."""
         return self.frame("metrics")
 
     @cached_property
@@ -69,8 +68,89 @@ class Results(Evidence):
 
     @property
     def folder(self) -> Path:
-        """The experiment's own folder."""
         return self.results_dir / self.experiment
+
+
+def _frame(name: str, meaning: str) -> cached_property[pl.DataFrame]:
+    """The property of `Frames` that is the log or table of this name."""
+
+    def read(frames: Frames) -> pl.DataFrame:
+        # Files of comma-separated values and table programs have no lists.
+        return frames.evidence.frame(name).with_columns(pl.col(pl.List(pl.String)).list.join(", "))
+
+    read.__doc__ = meaning
+    return cached_property(read)
+
+
+class Frames:
+    """An experiment's results as polars frames, each read when it is first asked for.
+
+    All but `runs` hold the ok runs only. docs/reference/frames.md describes their columns, of which
+    none is nested, so `frame.write_csv(...)` works.
+
+    Attributes:
+        evidence: the runs behind the frames, with their documents: manifest, calibration, gates.
+        experiment: the experiment's name.
+        arms: those of the planned runs, in the experiment's order.
+        verdicts: a function that counts the planned runs by verdict, `missing` included.
+    """
+
+    def __init__(self, evidence: Results) -> None:
+        self.evidence, self.verdicts = evidence, evidence.verdicts
+        self.experiment, self.arms = evidence.experiment, evidence.arms
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {name}" for name, n in self.verdicts().items() if n)
+        return f"<results of {self.experiment}: {counts}>"
+
+    @cached_property
+    def runs(self) -> pl.DataFrame:
+        """A row per planned run, whatever its verdict."""
+        runs = self.evidence.runs
+        rows = [
+            (
+                run.verdict,
+                run.reason,
+                run.began_at,
+                run.wall_s,
+                str(run.directory or "") or None,
+            )
+            for run in runs
+        ]
+        schema = dict(logs.FRAMES["runs"].schema)
+        frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)
+        return logs.labels(runs).hstack(frame)
+
+    @cached_property
+    def metrics(self) -> pl.DataFrame:
+        """A row per ok run, and a column per metric of docs/reference/summary-json.md."""
+        return self.evidence.per_run()
+
+    rounds = _frame("rounds", "A row per round.")
+    transfers = _frame("transfers", "A row per transfer and side.")
+    training = _frame("training", "A row per worker and round.")
+    impairments = _frame("impairments", "A row per begin and end of an impairment.")
+    effects = _frame("effects", "A row per round of which it was measured what loss did.")
+
+    def samples(self, name: str) -> pl.LazyFrame:
+        """The samples `queues`, `flows` or `processes` of all ok runs that have some.
+
+        Nothing is read before `collect`, and then only the columns and rows that are asked for.
+
+        Raises:
+            ValueError: there are no such samples, or a file of them is half-written or of another
+                version: one line.
+        """
+        if name not in logs.SAMPLES:
+            raise ValueError(f"samples {name!r}; valid: {', '.join(logs.SAMPLES)}")
+        runs = self.evidence.ok_runs
+        labels = logs.labels(runs)
+        parts = [pl.LazyFrame(schema={**labels.schema, **logs.FRAMES[name].schema})]
+        for number, run in enumerate(runs):
+            assert run.directory is not None
+            if (frame := logs.scan_samples(run.directory, name)) is not None:
+                parts.append(labels[number].lazy().join(frame, how="cross"))
+        return pl.concat(parts)
 
 
 def load(
@@ -81,7 +161,7 @@ def load(
     include_invalid: bool = False,
 ) -> Results:
     """Read an experiment's runs; by default those of the experiment that was planned last."""
-    folder = find_experiment(results_dir, experiment)
+    folder = _find_experiment(results_dir, experiment)
     problems: list[str] = []
     document, plan = (
         logs.read_document(folder / name, problems, require_schema=True)
@@ -90,7 +170,7 @@ def load(
     whole = ("ok", "invalid") if include_invalid else ("ok",)
     runs, others = _runs(folder, plan, chosen, whole)
     if not runs:
-        raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
+        raise ValueError(f"{folder}: no runs found; valid: some that ./lab run has made there")
     commands = list(filter(None, plan.get("commands") or [plan.get("command")]))
     present, factors = [run.arm for run in runs], document.get("factors") or {}
     arms = dict.fromkeys([*document.get("arms", []), *present])  # in the experiment's order
@@ -113,39 +193,30 @@ def _runs(
     folder: Path, plan: dict[str, Any], chosen: Choice | None, whole: Sequence[str]
 ) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
-    directories_of = directories_of_runs(folder)
+    directories_of = _directories_of_runs(folder)
     planned = plan.get("runs") or []
     if not planned:  # no plan: what is there is all there is to count
-        planned = [_entry(key, directories[-1].path) for key, directories in directories_of.items()]
+        for key, directories in directories_of.items():
+            config = logs.read_document(directories[-1].path / CONFIG, [])
+            names = [name for name in ("arm", "seed", "factors") if name in config]
+            planned.append({"key": key, **{name: config[name] for name in names}})
     if chosen is not None:
         planned = chosen(planned)
         directories_of = {entry["key"]: directories_of.get(entry["key"], []) for entry in planned}
     runs: list[Run] = []
     others: list[Run] = []
     for entry in planned:
-        read = [
-            _read(entry, each.path, each.note, whole)
-            for each in directories_of.pop(entry["key"], [])
-        ]
+        directories = directories_of.pop(entry["key"], [])
+        attempts = [_read(entry, directory, whole) for directory in directories]
         missing = Run(**_identity(entry), verdict=MISSING, reason=NOT_STARTED)
-        runs.append(read.pop() if read else missing)
-        others.extend(read)
-    for key, left in directories_of.items():
-        others.extend(_read({"key": key}, each.path, each.note, whole) for each in left)
-    planned_configs = [run.config for run in runs if run.config]
+        runs.append(attempts.pop() if attempts else missing)
+        others.extend(attempts)
+    for key, directories in directories_of.items():
+        others.extend(_read({"key": key}, directory, whole) for directory in directories)
+    configs = [run.config for run in runs if run.config]
     return runs, [
-        run if run.note else replace(run, note=_not_planned(run.config, planned_configs))
-        for run in others
+        run if run.note else replace(run, note=_not_planned(run.config, configs)) for run in others
     ]
-
-
-def _entry(key: str, directory: Path) -> dict[str, Any]:
-    """What a plan would say of a run."""
-    config = logs.read_document(directory / "config.json", [])
-    known: dict[str, Any] = {
-        name: config[name] for name in ("arm", "seed", "factors") if name in config
-    }
-    return {"key": key, **known}
 
 
 def _identity(entry: dict[str, Any]) -> dict[str, Any]:
@@ -167,12 +238,11 @@ def _without_places(document: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(text)) if places else document
 
 
-def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str]) -> Run:
-    problems: list[str] = []
-    status_problems: list[str] = []
-    config = _without_places(logs.read_document(directory / "config.json", problems))
+def _read(entry: dict[str, Any], found: _Directory, whole: Sequence[str]) -> Run:
+    directory, problems, status_problems = found.path, list[str](), list[str]()
+    config = _without_places(logs.read_document(directory / CONFIG, problems))
     status = logs.read_document(directory / "status.json", status_problems)
-    verdict, reason = _verdict(status, status_problems, note)
+    verdict, reason = _verdict(status, status_problems, found.note)
     if verdict == "ok" and not config:
         verdict, reason = "failed", f"cannot be used: {problems[0] if problems else 'no config'}"
     if "this version reads" in reason:
@@ -180,18 +250,15 @@ def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str
     facts: dict[str, Any] = {}
     if verdict in whole:
         for name in ("manifest", "calibration"):
-            document = logs.read_document(directory / f"{name}.json", problems)
-            facts[name] = _without_places(document)
-        read = logs.read_congestion_controls
-        if runs_programs(config):
-            read = programs.congestion_controls
-        facts["congestion_controls"] = read(directory)
+            facts[name] = _without_places(logs.read_document(directory / f"{name}.json", problems))
+        reader = programs if runs_programs(config) else logs
+        facts["congestion_controls"] = reader.congestion_controls(directory)
     return Run(
         **_identity(config | entry),
         verdict=verdict,
         reason=reason,
         directory=directory,
-        note=note,
+        note=found.note,
         began_at=status.get("began_at"),
         wall_s=status.get("wall_s"),
         gates=status.get("gates") or [],
@@ -203,14 +270,12 @@ def _read(entry: dict[str, Any], directory: Path, note: str, whole: Sequence[str
 
 def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[str, str]:
     """A directory's verdict and reason; never ok unless it is complete and says so itself."""
-    verdict, reason = status.get("verdict"), str(status.get("reason") or "")
-    unfinished = note == UNFINISHED
-    if unfinished and (not status or verdict == "ok"):
+    verdict = status.get("verdict")
+    if note == UNFINISHED and (not status or verdict == "ok"):
         return "interrupted", note
     if verdict not in VERDICTS:
-        reason = problems[0] if problems else f"status.json has no valid verdict: {verdict!r}"
-        return "failed", reason
-    return verdict, reason
+        return "failed", (*problems, f"status.json has no valid verdict: {verdict!r}")[0]
+    return verdict, str(status.get("reason") or "")
 
 
 # Of a configuration: what differs between runs that belong together.
@@ -218,8 +283,8 @@ _OF_ONE_RUN = ("key", "arm", "seed", "factors", "folder", "profile", "capture", 
 
 
 def _not_planned(config: dict[str, Any], planned: Sequence[dict[str, Any]]) -> str:
-    """That a run is not in the plan, and what it has otherwise than a planned run of its arm."""
-    alike = next((each for each in planned if each.get("arm") == config.get("arm")), {})
+    """Say that a run is not in the plan, and where it differs from a planned run of its arm."""
+    alike = next((other for other in planned if other.get("arm") == config.get("arm")), {})
     differing = [
         name
         for name in config
@@ -229,15 +294,15 @@ def _not_planned(config: dict[str, Any], planned: Sequence[dict[str, Any]]) -> s
 
 
 @dataclass(frozen=True, order=True)
-class RunDirectory:
-    """A directory of a run; of several for one run, the greatest is the one that counts."""
+class _Directory:
+    """A directory of a run; of several for one run, the greatest counts."""
 
     rank: tuple[int, int]
     path: Path
     note: str  # empty for a finished directory
 
 
-def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
+def _find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
     """The folder of an experiment below `results_dir`; the one planned last if none is named."""
     if not results_dir.is_dir():
         raise ValueError(
@@ -252,9 +317,8 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
             raise ValueError(f"{results_dir}: holds no runs of {experiment!r}")
         return results_dir.resolve() if not results_dir.name.strip(".") else results_dir
     folders = {path.parent for path in plans}
-    known = sorted(folders or {path.parents[1] for path in results_dir.glob(f"*/*/{CONFIG}")})
-    names = [folder.name for folder in known]
-    if not known:
+    folders = folders or {path.parents[1] for path in results_dir.glob(f"*/*/{CONFIG}")}
+    if not folders:
         is_kept = (results_dir / _KEPT).is_file()
         if is_kept or any(results_dir.glob(f"*/{_KEPT}")):
             kept = results_dir if is_kept else results_dir / (experiment or "NAME")
@@ -268,33 +332,30 @@ def find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
             "as ./lab run writes it"
         )
     if experiment is None:
-        return max(known, key=_planned_at)
+        planned_at = {path.parent: path.stat().st_mtime for path in plans}
+        return max(sorted(folders), key=lambda folder: planned_at.get(folder, 0.0))
+    names = sorted(folder.name for folder in folders)
     if experiment not in names:
         valid = ", ".join(names)
         raise ValueError(f"{results_dir}: no experiment {experiment!r} here; valid: {valid}")
     return results_dir / experiment
 
 
-def _planned_at(folder: Path) -> float:
-    plan = folder / "plan.json"
-    return plan.stat().st_mtime if plan.is_file() else 0.0
-
-
-def directories_of_runs(folder: Path) -> dict[str, list[RunDirectory]]:
+def _directories_of_runs(folder: Path) -> dict[str, list[_Directory]]:
     """All directories of an experiment's runs by key, those of one key in ascending order."""
     if (folder / CONFIG).is_file():
-        return {folder.name: [RunDirectory((2, 0), folder, "")]}
-    by_key: dict[str, list[RunDirectory]] = {}
+        return {folder.name: [_Directory((2, 0), folder, "")]}
+    by_key: dict[str, list[_Directory]] = {}
     for path in sorted(folder.iterdir()):
         if not path.is_dir() or path.is_symlink() or path.name.startswith("."):
             continue
         if path.name == REPORT:
             continue
-        key, directory = path.name, RunDirectory((2, 0), path, "")
+        key, directory = path.name, _Directory((2, 0), path, "")
         if match := _SUFFIX.match(path.name):
-            key, directory = match["key"], RunDirectory((1, 0), path, UNFINISHED)
+            key, directory = match["key"], _Directory((1, 0), path, UNFINISHED)
             if attempt := match["attempt"]:
-                directory = RunDirectory((0, int(attempt)), path, f"attempt {int(attempt)}")
+                directory = _Directory((0, int(attempt)), path, f"attempt {int(attempt)}")
         by_key.setdefault(key, []).append(directory)
     return {key: sorted(directories) for key, directories in by_key.items()}
 
@@ -320,19 +381,14 @@ def choose(
             continue
         if isinstance(values, str):
             raise ValueError(f"{name}s {values!r}; valid: a list, such as [{values!r}]")
-        known = dict.fromkeys(label[name] for label in labels if name in label)
-        if not known:
-            factors = dict.fromkeys(each for label in labels for each in label)
-            valid = ", ".join(each for each in factors if each not in ("arm", "seed"))
-            valid = valid or "none, the planned runs have no factors"
-            raise ValueError(f"no planned run of factor {name!r}; valid: {valid}")
-        if unknown := [value for value in values if value not in known]:
-            valid = ", ".join(map(str, known))
-            raise ValueError(f"no planned run of {name} {unknown[0]!r}; valid: {valid}")
+        valid = dict.fromkeys(label[name] for label in labels if name in label)
+        if not valid:
+            factors = dict.fromkeys(factor for label in labels for factor in label)
+            named = ", ".join(factor for factor in factors if factor not in ("arm", "seed"))
+            named = named or "none, the planned runs have no factors"
+            raise ValueError(f"no planned run of factor {name!r}; valid: {named}")
+        if unknown := [value for value in values if value not in valid]:
+            named = ", ".join(map(str, valid))
+            raise ValueError(f"no planned run of {name} {unknown[0]!r}; valid: {named}")
         chosen = [(entry, label) for entry, label in chosen if label.get(name) in values]
-    if planned and not chosen:
-        raise ValueError(
-            f"no planned run has arms {arms}, seeds {seeds} and point {point} together; valid: a "
-            "combination that results.runs has"
-        )
     return [entry for entry, _ in chosen]

@@ -132,7 +132,7 @@ def read_document(
     return {}
 
 
-def read_congestion_controls(directory: Path) -> list[str]:
+def congestion_controls(directory: Path) -> list[str]:
     """The distinct congestion controls that a run's endpoints say they used."""
     names = set()
     for path in (directory / "events").glob("endpoint-*.jsonl"):

@@ -90,7 +90,7 @@ def _metrics(runs: Sequence[Run], by_log: dict[str, pl.DataFrame]) -> pl.DataFra
     kinds = by_log["impaired_rounds"]["kind"].unique().sort()
     by_kind = [describe(IMPAIRED + kind) for kind in kinds]
     for log, rows in by_log.items():
-        values = [each.value.alias(each.name) for each in (*METRICS, *by_kind) if each.log == log]
+        values = [each.expression for each in (*METRICS, *by_kind) if each.log == log]
         if log == "rounds":
             values += [pl.len().cast(pl.Int64).alias("_logged"), _VARIED]
         measured = rows.group_by("run_key").agg(values)

@@ -19,7 +19,6 @@ from analysis import formatting
 from analysis.comparison import Compared, compare
 from analysis.data import kept_rows
 from analysis.data.evidence import Evidence, machine_text
-from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.data.metrics import (
     ALL_BURSTS,
@@ -416,7 +415,7 @@ def _answer(asked: Mapping[str, str], folder: Path) -> list[Cell]:
         return [Cell(text=arms.text, detail=f"paper: {paper.text}"), ours, answer]
     first, second, metric = (asked[name] for name in ("first", "second", "metric"))
     is_ratio = metric not in TASK_METRICS
-    rows = pairing.at_point(per_run(kept_rows.read(folder)), point)
+    rows = pairing.at_point(kept_rows.read(folder).per_run(), point)
     values = pairing.measured(rows, [first, second], [metric])
     pair = values.paired(first, second, metric, ratio=is_ratio)
     found = ratio_interval(*pair) if is_ratio else difference_interval(*pair)

@@ -85,7 +85,7 @@ def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
         for metric in METRICS
         if metric.name.startswith(kept_rows.OF_ROUNDS) and metric.name in evidence.rows.columns
     ]
-    values = [metric.value.alias(metric.name) for metric in metrics if not metric.whole_log]
+    values = [metric.expression for metric in metrics if not metric.whole_log]
     again = evidence.rounds.group_by("run_key").agg(values)
     rows = evidence.rows.join(again, on="run_key", how="left", suffix=" again")
     for name in again.columns[1:]:

@@ -14,8 +14,7 @@ import polars as pl
 from analysis import statistics
 from analysis.data import evidence, measure
 from analysis.data.evidence import FACTOR_PREFIX, Evidence, Run, factor_text
-from analysis.data.frames import metric_names, per_run
-from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, TASK_METRICS
+from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, TASK_METRICS, metric_names
 from analysis.statistics import (
     METHOD,
     difference_interval,
@@ -40,7 +39,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
     docs/reference/summary-json.md describes the document.
     """
     entries = published.select(results.published_ids, results.arms)
-    measured = per_run(results)
+    measured = results.per_run()
     phased = lookup.phased_arms(results, measured)
     points = _points(results, measured, entries, phased)
     whole = measured

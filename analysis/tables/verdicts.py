@@ -12,9 +12,8 @@ import polars as pl
 from analysis import formatting
 from analysis.data import evidence
 from analysis.data.evidence import FACTOR_PREFIX, MISSING, Run
-from analysis.data.frames import metric_names, per_run
 from analysis.data.load import Results
-from analysis.data.metrics import in_table
+from analysis.data.metrics import in_table, metric_names
 from analysis.formatting import joined, short
 from analysis.summary.lookup import factors_text
 from analysis.tables.rendering import Cell, Table, row, table_of
@@ -217,5 +216,5 @@ def _values(results: Results) -> pl.DataFrame:
         key=lambda run: (results.point_order(run), results.arms.index(run.arm), run.seed),
     )
     order = pl.DataFrame({"run_key": [run.key for run in runs]}, schema={"run_key": pl.String})
-    frame = order.join(per_run(results), on="run_key", how="left", maintain_order="left")
+    frame = order.join(results.per_run(), on="run_key", how="left", maintain_order="left")
     return frame.join(slowest, on="run_key", how="left", maintain_order="left")

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.data import kept_rows
-from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.data.metrics import is_tail_quantile
 from analysis.report import remarks
@@ -63,7 +62,9 @@ def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, b
     summary = summarise(results)
     assert summarise(read) == summary
     assert remarks.cautions(read, summary) == remarks.cautions(results, summary)
-    assert per_run(read).select(per_run(results).columns).equals(per_run(results), null_equal=True)
+    assert (
+        read.per_run().select(results.per_run().columns).equals(results.per_run(), null_equal=True)
+    )
     for was, is_now in zip(results.runs, read.runs, strict=True):
         assert (is_now.key, is_now.verdict, is_now.factors) == (was.key, was.verdict, was.factors)
         assert is_now.config == was.config

@@ -11,7 +11,6 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import analysis
-from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.report import writing
 from tests.analysis.build import ResultsBuilder, edited, write
@@ -273,9 +272,9 @@ def test_many_runs_are_read_as_one_by_one(tmp_path, monkeypatch):
         build.run(arm="dblp", seed=seed, burst_s=1.0 + seed)
     together = load(tmp_path)
     assert together.frame("rounds").height == 50
-    assert per_run(together)["round_latency_s.max"].to_list() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert together.per_run()["round_latency_s.max"].to_list() == [1.0, 2.0, 3.0, 4.0, 5.0]
     monkeypatch.setattr("analysis.data.measure._AT_ONCE", 1)
     alone = load(tmp_path)
     assert alone.frame("rounds").equals(together.frame("rounds"))
     assert alone.frame("transfers").equals(together.frame("transfers"))
-    assert_frame_equal(per_run(alone), per_run(together))  # but for the order of sums
+    assert_frame_equal(alone.per_run(), together.per_run())  # but for the order of sums

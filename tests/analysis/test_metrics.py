@@ -8,7 +8,6 @@ import pytest
 
 from analysis.data import measure
 from analysis.data.evidence import kind_name
-from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.report import remarks
 from analysis.summary.document import summarise
@@ -18,7 +17,7 @@ from tests.analysis.build import ResultsBuilder, edited, write_lines
 
 def row(tmp_path, **options):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, **options)
-    frame = per_run(load(tmp_path))
+    frame = load(tmp_path).per_run()
     assert frame.height == 1
     return frame.row(0, named=True)
 
@@ -54,10 +53,10 @@ def without_gather(log: Path) -> None:
 
 def test_the_gather_of_a_round_that_was_hit_is_a_metric_of_its_own(tmp_path):
     run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    values = per_run(load(tmp_path)).row(0, named=True)
+    values = load(tmp_path).per_run().row(0, named=True)
     assert values["gather_latency_s.burst_mean"] == pytest.approx(0.75)  # of rounds of 1 s
     without_gather(run / "events" / "rounds.jsonl")
-    values = per_run(load(tmp_path)).row(0, named=True)
+    values = load(tmp_path).per_run().row(0, named=True)
     assert values["gather_latency_s.burst_mean"] is None
     assert values["round_latency_s.burst_mean"] == pytest.approx(1.0)
 
@@ -78,7 +77,7 @@ def test_an_own_kind_of_impairment_goes_by_its_name_and_not_by_its_place(tmp_pat
     for path in (run / "config.json", run / "events" / "impairments.jsonl"):
         path.write_text(path.read_text().replace('"burst"', '"/some/folder/mine.py:Flap"'))
     results = load(tmp_path)
-    assert per_run(results).row(0, named=True)["impaired_latency_s.Flap"] == pytest.approx(1.0)
+    assert results.per_run().row(0, named=True)["impaired_latency_s.Flap"] == pytest.approx(1.0)
     assert set(results.frame("impairments")["kind"]) <= {"loss", "Flap"}
     assert kind_name("/some/folder/mine.py") == "mine"
     assert kind_name("link-down") == "link-down"
@@ -88,7 +87,7 @@ def test_a_round_that_two_kinds_hit_is_credited_to_neither(tmp_path):
     run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     with edited(run / "events" / "rounds.jsonl") as rounds:
         rounds[4] |= {"impairments": ["loss-server", "background"], "latency_s": 7.0}
-    values = per_run(load(tmp_path)).row(0, named=True)
+    values = load(tmp_path).per_run().row(0, named=True)
     together = [name for name in values if " + " in name]
     assert together == ["impaired_latency_s.burst + loss"]
     assert values[together[0]] == pytest.approx(7.0)
@@ -114,7 +113,7 @@ def test_a_log_that_lost_rounds_gives_no_totals(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     log = directory / "events" / "rounds.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
-    values = per_run(load(tmp_path)).row(0, named=True)
+    values = load(tmp_path).per_run().row(0, named=True)
     assert values["training_time_s"] is None
     assert values["bytes_sent"] is None
     assert values["round_latency_s.max"] is None
@@ -125,7 +124,7 @@ def test_a_run_without_any_log_has_no_metric_and_does_not_crash(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     for log in (directory / "events").iterdir():
         log.unlink()
-    values = per_run(load(tmp_path)).row(0, named=True)
+    values = load(tmp_path).per_run().row(0, named=True)
     assert {values[name] for name in ("accuracy", "bytes_sent", "round_latency_s.mean")} == {None}
 
 
@@ -253,7 +252,7 @@ def test_a_training_that_diverged_has_no_final_value_and_is_shown(tmp_path, last
         run = build.run(arm="dblp", seed=seed, metric="perplexity", accuracy=9.0, workers=2)
     with edited(run / "events" / "training-worker-2.jsonl") as records:
         records[-1]["perplexity"] = last
-    assert per_run(load(tmp_path))["perplexity"].to_list() == [pytest.approx(9.0), None]
+    assert load(tmp_path).per_run()["perplexity"].to_list() == [pytest.approx(9.0), None]
     summary, _, sentences = shown(tmp_path)
     assert summary["arms"]["dblp"]["perplexity"]["n"] == 1
     assert "1 of 2 trainings end without a finite perplexity" in " ".join(sentences)

@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analysis.data.frames import per_run
 from analysis.data.load import load
 from analysis.data.programs import measured
 from analysis.report import writing
@@ -107,7 +106,7 @@ def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(resul
 
 def test_rounds_without_iterations_have_no_rate(results):
     """0 iterations in 0 s are no number, and what is kept could not be read again."""
-    frame = per_run(load(results))
+    frame = load(results).per_run()
     assert frame["rounds_per_s"].to_list() == [None, None]
     assert frame["round_latency_s.mean"].null_count() == 0
 
