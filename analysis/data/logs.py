@@ -1,7 +1,4 @@
-"""Reads run directories' files and says what their columns are.
-
-What is missing or cut off becomes a remark, not an error.
-"""
+"""Reads run directories' files; what is missing or cut off becomes a remark, not an error."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from analysis.data.evidence import (
 )
 
 SCHEMA = 1
+Schema = Mapping[str, "Kind"]
 Kind = pl.DataType | type[pl.DataType]
 _UNITS = {"_s": "s", "_bps": "bit/s", "_bytes": "bytes", "_hz": "1/s"}
 _KINDS: dict[str, Kind] = {
@@ -38,11 +36,18 @@ _KINDS: dict[str, Kind] = {
     "float": pl.Float64,
     "boolean": pl.Boolean,
 }
+_OF_KIND: dict[Kind, Any] = {  # the types of JSON that a column takes
+    pl.String: str,
+    pl.List(pl.String): list,
+    pl.Int64: int | float,
+    pl.Float64: int | float,
+    pl.Boolean: bool,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a frame; users get lists of texts as one text."""
+    """A column of a frame: a line of `frame_columns.csv`."""
 
     name: str
     type: str
@@ -51,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameColumns:
-    """The columns of a frame, the file that they come from, and what a row is of."""
+    """The columns of a frame, the file that they come from, and what a row stands for."""
 
     source: str
     row: str
@@ -59,7 +64,6 @@ class FrameColumns:
 
     @property
     def schema(self) -> dict[str, Kind]:
-        """The type of each column by its name."""
         return {column.name: _KINDS[column.type] for column in self.columns}
 
 
@@ -69,7 +73,7 @@ def unit_of(name: str) -> str:
 
 
 def _columns() -> dict[str, list[Column]]:
-    """The columns of each frame; those that lead every frame have no frame's name."""
+    """The columns by frame; those of every frame have the name ``."""
     columns: dict[str, list[Column]] = {}
     text = Path(__file__).with_name("frame_columns.csv").read_text(encoding="utf-8")
     for line in csv.DictReader(text.splitlines()):
@@ -101,7 +105,6 @@ SAMPLES = ("queues", "flows", "processes")  # the frames of these, a file of eac
 ROUNDS, TRANSFERS, TRAINING, IMPAIRMENTS = (
     FRAMES[name].schema for name in ("rounds", "transfers", "training", "impairments")
 )
-Schema = Mapping[str, Kind]
 
 
 def read_document(
@@ -138,11 +141,11 @@ def congestion_controls(directory: Path) -> list[str]:
     for path in (directory / "events").glob("endpoint-*.jsonl"):
         try:
             records = [json.loads(line) for line in path.read_bytes().splitlines()]
-            facts = [each for record in records for each in record["facts"].values()]
+            facts = [fact for record in records for fact in record["facts"].values()]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue  # cut off, or of another version
         names |= {str(fact["congestion_control"]) for fact in facts if "congestion_control" in fact}
-    return sorted(re.sub(r"[^:=,]*/", "", each) for each in names)
+    return sorted(re.sub(r"[^:=,]*/", "", name) for name in names)
 
 
 def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:
@@ -165,7 +168,8 @@ def read_lines(path: Path, schema: Schema, problems: list[str]) -> pl.DataFrame:
 
 
 def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str]) -> pl.DataFrame:
-    rows: dict[int, dict[str, Any]] = {}
+    """Read a log with broken lines, numbers that are not finite, or values of wrong types."""
+    rows: list[dict[str, Any]] = []
     broken: list[int] = []
     nonfinite: list[int] = []
 
@@ -187,11 +191,18 @@ def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str
         except (ValueError, LookupError, TypeError):
             broken.append(number)
             continue
-        values = {name: record.get(name) for name in schema}
-        rows[number] = {  # an object as JSON text, as the fast way has it
-            name: json.dumps(value) if isinstance(value, dict) else value
-            for name, value in values.items()
-        }
+        row = {}
+        for name, kind in schema.items():
+            value = record.get(name)
+            if isinstance(value, dict):
+                value = json.dumps(value)  # as the fast way has it
+            if not isinstance(value, _OF_KIND[kind] | None):
+                valid = "a number" if kind in (pl.Float64, pl.Int64) else str(kind).lower()
+                raise ValueError(
+                    f"{path}, line {number}: {name} {value!r}; valid: {valid}, or null"
+                )
+            row[name] = value
+        rows.append(row)
     if broken == [len(lines)] and not content.endswith(b"\n"):
         problems.append(f"events/{path.name}: last line (line {len(lines)}) is cut off")
     elif broken:
@@ -199,34 +210,15 @@ def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str
     if nonfinite:
         words = "NaN or infinity, taken for no value"
         problems.append(f"events/{path.name}: {words} {_few(list(dict.fromkeys(nonfinite)))}")
-    try:
-        return _frame(list(rows.values()), schema)
-    except (pl.exceptions.PolarsError, TypeError) as error:
-        raise ValueError(f"{path}{_wrong(rows, schema) or f': {error}'}") from None
+    return pl.DataFrame(rows, schema=dict(schema), strict=False, orient="row")
 
 
 def _few(lines: list[int]) -> str:
     return f"({', '.join(map(str, lines[:5]))}{', ...' if len(lines) > 5 else ''})"
 
 
-def _frame(rows: list[dict[str, Any]], schema: Schema) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=dict(schema), strict=False, orient="row")
-
-
-def _wrong(rows: Mapping[int, dict[str, Any]], schema: Schema) -> str:
-    """The line and the value that no frame can hold, in words."""
-    for number, row in rows.items():
-        for name, kind in schema.items():
-            try:
-                _frame([{name: row[name]}], {name: kind})
-            except (pl.exceptions.PolarsError, TypeError):
-                valid = "a number" if kind in (pl.Float64, pl.Int64) else str(kind).lower()
-                return f", line {number}: {name} {row[name]!r}; valid: {valid}, or null"
-    return ""
-
-
 def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
-    """A log of some runs, `run_key` first, with a remark on each that should be there whole."""
+    """A log of some runs, `run_key` first; a log that is damaged or missing becomes a remark."""
     source, schema = FRAMES[log].source, FRAMES[log].schema
     pattern = Path(source.replace("HOST", "*")).name
     frames = [pl.DataFrame(schema={"run_key": pl.String, **schema})]
@@ -249,12 +241,12 @@ def read(runs: Sequence[Run], log: str) -> pl.DataFrame:
 
 
 def labelled(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
-    """The rows led by the columns that say whose each is; rows of other runs are left out."""
+    """The rows with the columns of `labels` first; rows of other runs are left out."""
     return labels(runs).join(frame, on="run_key", how="inner", maintain_order="right")
 
 
 def labels(runs: Sequence[Run]) -> pl.DataFrame:
-    """The columns that lead every frame: a row for each run."""
+    """The first columns of every frame: a row for each run."""
     factors = factor_names(runs)
     names = ["run_key", "arm", "seed", *(FACTOR_PREFIX + name for name in factors)]
     rows = [
@@ -271,7 +263,7 @@ def remark(run: Run, problems: Sequence[str]) -> None:
 
 
 def _is_expected(log: str, config: dict[str, Any]) -> bool:
-    """Whether a run with this configuration writes such a log at all."""
+    """Tell whether a run with this configuration writes such a log at all."""
     if log == "impairments":
         return bool(config.get("impairments"))
     if is_of_script(config):
@@ -297,23 +289,22 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
 
 def samples(run: Path, name: str) -> pl.DataFrame:
     """`queues`, `flows` or `processes`; empty where it is missing or cannot be read."""
-    try:
-        frame = scan_samples(run, name)
-        return pl.DataFrame(schema=FRAMES[name].schema) if frame is None else frame.collect()
-    except (OSError, ValueError, pl.exceptions.PolarsError):
-        return pl.DataFrame(schema=FRAMES[name].schema)
+    with contextlib.suppress(OSError, ValueError, pl.exceptions.PolarsError):
+        if (frame := scan_samples(run, name)) is not None:
+            return frame.collect()
+    return pl.DataFrame(schema=FRAMES[name].schema)
 
 
 def cpu_s_of_hosts(run: Path) -> dict[str, float]:
-    """Host -> processor seconds of all processes in it that were sampled, by the hosts' names."""
+    """The processor seconds of all sampled processes of each host, by the host's name."""
     sampled = samples(run, "processes")
-    of_each = sampled.drop_nulls("host").group_by("host", "pid").agg(pl.col("cpu_s").max())
-    used = of_each.group_by("host").agg(pl.col("cpu_s").sum()).sort("host")
+    of_process = sampled.drop_nulls("host").group_by("host", "pid").agg(pl.col("cpu_s").max())
+    used = of_process.group_by("host").agg(pl.col("cpu_s").sum()).sort("host")
     return dict(used.iter_rows())
 
 
 def sampler(run: Path) -> dict[str, Any]:
-    """`samples/sampler.json`: at what rate and at what cost was sampled."""
+    """`samples/sampler.json`: the rate and the cost of sampling, and the links."""
     return read_document(run / "samples" / "sampler.json", [])
 
 
@@ -332,10 +323,10 @@ def scan_samples(run: Path, name: str) -> pl.LazyFrame | None:
         columns = pl.read_parquet_schema(path)
     except (OSError, pl.exceptions.PolarsError):
         raise ValueError(f"{path}: {_UNREADABLE}") from None
-    if lacking := [each for each in schema if each not in columns]:
+    if lacking := [name for name in schema if name not in columns]:
         raise ValueError(
             f"{path}: has no column {', '.join(lacking)}; these samples are of another version: "
             "read them with the version named in manifest.json's `commit`"
         )
     frame = pl.scan_parquet(path, glob=False)
-    return frame.select(pl.col(each).cast(kind) for each, kind in schema.items())
+    return frame.select(pl.col(name).cast(kind) for name, kind in schema.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from analysis.data.metrics import (
     describe,
 )
 
-_DEVIATIONS = ("relative_error", "cosine", "norm_ratio")
+_DEVIATIONS = ("relative_error", "cosine")
 # Of a round: the workers' mean computing, the legs, the server's averaging with the last worker's
 # update, and what remains: waiting for slower workers and for messages between the steps.
 ROUND_PARTS = ("compute_s", "gather_s", "mean_update_s", "broadcast_s", "waiting_s")
@@ -30,20 +31,15 @@ _EVALUATIONS = ("round", "accuracy", "perplexity", "elapsed_s")
 
 def measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
     """The tables of ok runs, by name; what is wrong with their files is remarked on."""
-    _check_samples(runs)
-    batches = [runs[first : first + _AT_ONCE] for first in range(0, len(runs), _AT_ONCE)]
-    parts = [_measure(batch) for batch in batches or [[]]]
-    return {name: pl.concat([part[name] for part in parts], how="diagonal") for name in parts[0]}
-
-
-def _check_samples(runs: Sequence[Run]) -> None:
-    for run in runs:
+    for run, name in itertools.product(runs, logs.SAMPLES):
         assert run.directory is not None
-        for name in logs.SAMPLES:
-            try:
-                logs.scan_samples(run.directory, name)
-            except ValueError as error:
-                logs.remark(run, [str(error).replace(f"{run.directory}/", "", 1)])
+        try:
+            logs.scan_samples(run.directory, name)
+        except ValueError as error:
+            logs.remark(run, [str(error).replace(f"{run.directory}/", "", 1)])
+    starts = range(0, max(1, len(runs)), _AT_ONCE)
+    parts = [_measure(runs[start : start + _AT_ONCE]) for start in starts]
+    return {name: pl.concat([part[name] for part in parts], how="diagonal") for name in parts[0]}
 
 
 def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
@@ -51,20 +47,22 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
     transfers, training, impairments, effects = (
         logs.read(runs, log) for log in ("transfers", "training", "impairments", "effects")
     )
-    evaluations = _evaluations(training)
-    lost = deviations(effects)
+    evaluations, lost = _evaluations(training), deviations(effects)
     by_log = {
         "rounds": rounds,
         "receivers": transfers.filter(
             pl.col("role") == "receiver", pl.col("chunks_received").is_not_null()
         ),
-        "senders": transfers.filter(pl.col("role") == "sender"),
+        "senders": transfers.filter(role="sender"),
         "evaluations": evaluations.join(
             _targets(runs), on="run_key", how="left", maintain_order="left"
         ),
         "effects": lost.sort("run_key", "round"),
-        "paced_iterations": _paced_iterations(runs, training),
-        "impairment_ends": impairments.filter(pl.col("action") == "end"),
+        "paced_iterations": training.filter(
+            pl.col("run_key").is_in([run.key for run in runs if pace(run.config).get("compute_s")]),
+            pl.col("compute_overrun_s").is_not_null(),
+        ),
+        "impairment_ends": impairments.filter(action="end"),
         "impaired_rounds": _impaired_rounds(runs, rounds),
     }
     return {
@@ -80,17 +78,16 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
 
 def _metrics(runs: Sequence[Run], by_log: dict[str, pl.DataFrame]) -> pl.DataFrame:
     """A row per run and a column per metric; null where the run has no value for it."""
-    planned = {run.key: run.config.get("rounds") for run in runs}
     frame = pl.DataFrame(
-        list(planned.items()),
+        [(run.key, run.config.get("rounds")) for run in runs],
         schema={"run_key": pl.String, "_planned": pl.Int64},
         strict=False,
         orient="row",
     )
     kinds = by_log["impaired_rounds"]["kind"].unique().sort()
-    by_kind = [describe(IMPAIRED + kind) for kind in kinds]
+    metrics = [*METRICS, *(describe(IMPAIRED + kind) for kind in kinds)]
     for log, rows in by_log.items():
-        values = [each.expression for each in (*METRICS, *by_kind) if each.log == log]
+        values = [metric.expression for metric in metrics if metric.log == log]
         if log == "rounds":
             values += [pl.len().cast(pl.Int64).alias("_logged"), _VARIED]
         measured = rows.group_by("run_key").agg(values)
@@ -128,7 +125,7 @@ def _impaired_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _round_parts(rounds: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Per round with whole records its time in `ROUND_PARTS`, which add up to `iteration_s`."""
+    """The time of each round with whole records in `ROUND_PARTS`, whose sum is `iteration_s`."""
     computing = training.group_by("run_key", "round").agg(pl.col("compute_s").mean())
     steps = rounds.drop("compute_s").join(computing, on=["run_key", "round"], maintain_order="left")
     gathered, received = (
@@ -136,27 +133,21 @@ def _round_parts(rounds: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     )
     at_server = pl.col("broadcast_began_s") - gathered + pl.col("ended_s") - received
     steps = steps.with_columns(mean_update_s=at_server)
-    others = [name for name in ROUND_PARTS if name != "waiting_s"]
-    waiting = pl.col("iteration_s") - pl.sum_horizontal(others, ignore_nulls=False)
-    steps = steps.with_columns(waiting_s=waiting)
-    steps = steps.select("run_key", "round", "iteration_s", *ROUND_PARTS).drop_nulls()
-    return steps.filter(pl.col("iteration_s") > 0)
+    waiting = pl.col("iteration_s") - pl.sum_horizontal(ROUND_PARTS[:-1], ignore_nulls=False)
+    steps = steps.with_columns(waiting_s=waiting).filter(pl.col("iteration_s") > 0)
+    return steps.select("run_key", "round", "iteration_s", *ROUND_PARTS).drop_nulls()
 
 
 def _gathered_loss(transfers: pl.DataFrame) -> pl.DataFrame:
     """Per run and round the share of the gathered chunks that receivers went without: `loss`."""
-    gathered = transfers.filter(
-        pl.col("leg") == "gather", pl.col("role") == "receiver", pl.col("chunks_received") >= 0
-    )
+    gathered = transfers.filter(pl.col("chunks_received") >= 0, leg="gather", role="receiver")
     share = 1 - pl.col("chunks_received").sum() / pl.col("chunk_count").sum()
-    of_round = gathered.group_by("run_key", "round", maintain_order=True)
-    return of_round.agg(share.alias("loss"))
+    return gathered.group_by("run_key", "round", maintain_order=True).agg(loss=share)
 
 
 def task_metric(measured: pl.DataFrame) -> str | None:
     """`accuracy` or `perplexity`, whichever a log, or the rows of `per_run`, have; or None."""
-    logged = [name for name in TASK_METRICS if measured[name].count()]
-    return logged[0] if logged else None
+    return next((name for name in TASK_METRICS if measured[name].count()), None)
 
 
 def _evaluations(training: pl.DataFrame) -> pl.DataFrame:
@@ -184,30 +175,21 @@ def _targets(runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def deviations(effects: pl.DataFrame) -> pl.DataFrame:
-    """Relative error, cosine and norm ratio of the gathered and the applied gradient per round."""
+    """The relative error and cosine of the gathered and the applied gradient, by round."""
     rows = []
     for record in effects.select("gathered", "applied").iter_rows():
         gathered, applied = map(_parsed, record)
         row = {}
         for name in _DEVIATIONS:
             row[f"{name}.gathered"] = gathered.get(name)
-            values = [each.get(name) for each in applied.values() if isinstance(each, dict)]
-            known = [value for value in values if isinstance(value, int | float)]
-            row[f"{name}.applied"] = sum(known) / len(known) if known else None
+            values = [worker.get(name) for worker in applied.values() if isinstance(worker, dict)]
+            numbers = [value for value in values if isinstance(value, int | float)]
+            row[f"{name}.applied"] = sum(numbers) / len(numbers) if numbers else None
         rows.append(row)
     names = [f"{name}.{stage}" for name in _DEVIATIONS for stage in ("gathered", "applied")]
-    numbers = pl.DataFrame(
-        rows, schema=dict.fromkeys(names, pl.Float64), orient="row", strict=False
-    )
-    return effects.drop("gathered", "applied").hstack(numbers)
-
-
-def _paced_iterations(runs: Sequence[Run], training: pl.DataFrame) -> pl.DataFrame:
-    """The workers' iterations that had a given time to compute in, of the `training` log."""
-    given = [run.key for run in runs if pace(run.config).get("compute_s")]
-    return training.filter(
-        pl.col("run_key").is_in(given) & pl.col("compute_overrun_s").is_not_null()
-    )
+    schema = dict.fromkeys(names, pl.Float64)
+    frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)
+    return effects.drop("gathered", "applied").hstack(frame)
 
 
 def _parsed(text: str | None) -> dict[str, Any]:
