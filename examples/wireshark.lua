@@ -14,9 +14,9 @@ local CONTROL_PORT, DATA_PORTS = 46999, "47000-47999"
 local TYPES = {
   [1] = "HELLO", [2] = "WELCOME", [3] = "REFUSED", [4] = "PROBE", [5] = "BITMAP", [6] = "STOP", [7] = "ANNOUNCE",
   [8] = "ACK", [9] = "LATE_BITMAP", [10] = "READY", [11] = "HOLD", [12] = "PING", [13] = "PONG", [14] = "FAILED",
-  [15] = "WORTH",
+  [15] = "ENERGY",
 }
-local OF_A_TRANSFER = { PROBE = 1, BITMAP = 1, STOP = 1, ACK = 1, LATE_BITMAP = 1, HOLD = 1, WORTH = 1 }
+local OF_A_TRANSFER = { PROBE = 1, BITMAP = 1, STOP = 1, ACK = 1, LATE_BITMAP = 1, HOLD = 1, ENERGY = 1 }
 local NO_ECHO = 65535
 
 local data = Proto("bl_data", "Bounded-loss data")
@@ -74,7 +74,7 @@ local c = {
   held_us = ProtoField.uint32("bl_control.held_us", "Its age, in microseconds", base.DEC),
   probed = ProtoField.uint32("bl_control.probed", "Sent before the latest PROBE", base.DEC),
   at_once = ProtoField.bool("bl_control.at_once", "Answers a PROBE without delay", 16, nil, 0x0001),
-  worth = ProtoField.bytes("bl_control.worth", "Worth of each chunk"),
+  energy = ProtoField.bytes("bl_control.energy", "Energy level of each chunk"),
   must = ProtoField.uint32("bl_control.must", "Chunks that must arrive (counted)", base.DEC),
   content = ProtoField.bytes("bl_control.content", "Content"),
 }
@@ -203,8 +203,8 @@ local BODIES = {
     counted(tree, c.arrived, found)
     return found .. " arrived"
   end },
-  WORTH = { 1, function(body, tree)
-    tree:add(c.worth, body)
+  ENERGY = { 1, function(body, tree)
+    tree:add(c.energy, body)
     counted(tree, c.must, ones(body, 128))
     return body:len() .. " chunks"
   end },

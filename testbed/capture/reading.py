@@ -20,7 +20,7 @@ from testbed.transport.wire import DATA_PORTS
 
 _OF_A_TRANSFER = {
     *(MessageType.PROBE, MessageType.BITMAP, MessageType.LATE_BITMAP, MessageType.STOP),
-    *(MessageType.ACK, MessageType.HOLD, MessageType.WORTH),
+    *(MessageType.ACK, MessageType.HOLD, MessageType.ENERGY),
 }
 _OF_TCP = -1  # the transfer of kernel TCP's data, which has no number
 _DATA = PortRange(*DATA_PORTS)

@@ -247,7 +247,7 @@ def _computes_with(config: Mapping[str, Any]) -> bool:
     """Whether anybody computes with what payloads hold."""
     protocol = config["protocol"]
     # `keep` chooses chunks by what they hold, and `coding` makes other bytes of it.
-    if {"keep", "coding"} & set(protocol) or ORDERS.create(protocol["order"], seed=0).tells_worth:
+    if {"keep", "coding"} & set(protocol) or ORDERS.create(protocol["order"], seed=0).sends_energy:
         return True
     asked = config["phases"]["detector"] in _INDIFFERENT_DETECTORS
     return not (asked and config["training"]["pace"]["kind"] == "payload-only")

@@ -1,8 +1,8 @@
-"""What chunks are worth, one byte each: their energy, the sum of their elements' squares.
+"""The energy of chunks, the sum of their elements' squares, as a level of one byte each.
 
-`MUST`, the highest bit: this chunk must arrive in any case. The rest is the energy in sixths of a
-power of two below the payload's largest, which is 127; 1 is all that is less, 0 nothing. So sums
-are known between bounds that are at most a factor of 1.13 apart.
+`MUST`, the highest bit, marks a chunk that must arrive in any case. The rest is the energy in
+sixths of a power of two below the payload's largest, which is 127; 1 is all that is less, 0
+nothing. So sums are known between bounds that are at most a factor of 1.13 apart.
 """
 
 import math
@@ -34,7 +34,7 @@ LEAST, MOST = _bounds()
 
 
 def energies(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The energy of each chunk of a payload's rows, shape (chunk_count,); NaN where one is NaN."""
+    """Returns the energy of each chunk, shape (chunk_count,); NaN where an element is NaN."""
     floats = rows.view("<f4")
     energy = np.empty(len(floats), dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -50,7 +50,7 @@ def energies(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
 def by_tensor(
     energy: NDArray[np.float64], rows: NDArray[np.uint8], layout: PayloadLayout
 ) -> NDArray[np.float64]:
-    """The energy of each chunk in parts of its tensors' mean energy per element."""
+    """Returns the energy of each chunk in parts of its tensors' mean energy per element."""
     pieces = layout.pieces
     first = np.flatnonzero(np.diff(pieces.chunk, prepend=-1))
     several = np.diff(first, append=len(pieces.chunk))[pieces.chunk] > 1
@@ -72,40 +72,42 @@ def by_tensor(
 
 
 def encode(energy: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """The bytes for energies, same shape; only those that are no finite numbers are a MUST."""
-    worth = np.zeros(len(energy), dtype=np.uint8)
+    """Returns the levels of energies; only those that are no finite numbers are MUST."""
+    levels = np.zeros(len(energy), dtype=np.uint8)
     some = np.isfinite(energy) & (energy > 0)
     if some.any():
         parts = np.maximum(energy[some] / energy[some].max(), 1e-300)
         # A little more than nothing: rounding must not put one above its bound.
         steps = np.ceil(_LARGEST + _STEPS * np.log2(parts) - 1e-9)
-        worth[some] = np.clip(steps, 1, _LARGEST)
-    worth[~np.isfinite(energy)] = MUST
-    return worth
+        levels[some] = np.clip(steps, 1, _LARGEST)
+    levels[~np.isfinite(energy)] = MUST
+    return levels
 
 
-def decode(body: bytes, *, chunk_count: int, known: bool) -> NDArray[np.uint8]:
-    """What a WORTH says, shape (chunk_count,); `known`: whether one has said so before."""
-    if known or len(body) != chunk_count:
+def decode(body: bytes, *, chunk_count: int, repeated: bool) -> NDArray[np.uint8]:
+    """Returns the levels of an ENERGY message, shape (chunk_count,); a transfer has only one."""
+    if repeated or len(body) != chunk_count:
         raise ProtocolError(
-            f"WORTH with a body of {len(body)} bytes; valid: {chunk_count}, once a transfer"
+            f"ENERGY with a body of {len(body)} bytes; valid: {chunk_count}, once a transfer"
         )
     return np.frombuffer(body, dtype=np.uint8)
 
 
-def by_worth(worth: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The numbers of chunks, what must arrive first, then the most energy, equal ones ascending."""
-    return np.argsort(~worth, kind="stable")
+def by_level(levels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Returns the chunks' numbers: what must arrive, then the most energy, equal ones ascending."""
+    return np.argsort(~levels, kind="stable")
 
 
-def enough(worth: NDArray[np.uint8], share: float, at_most: float = 1.0) -> tuple[int, float]:
-    """How many chunks, in the order `by_worth`, are enough of a payload, and what they hold."""
-    first = by_worth(worth)
-    got = np.cumsum(LEAST[worth][first])
-    lost = np.append(MOST[worth][first][::-1].cumsum()[::-1][1:], 0.0)
+def needed_chunks(
+    levels: NDArray[np.uint8], share: float, at_most: float = 1.0
+) -> tuple[int, float]:
+    """Returns how many chunks, in the order `by_level`, suffice, and the share that they hold."""
+    first = by_level(levels)
+    got = np.cumsum(LEAST[levels][first])
+    lost = np.append(MOST[levels][first][::-1].cumsum()[::-1][1:], 0.0)
     fewest = int(np.argmax(lost * share <= got * (1 - share))) + 1
-    must = int(np.count_nonzero(worth >= MUST))
-    most = max(must, math.ceil(at_most * len(worth)))
+    must = int(np.count_nonzero(levels >= MUST))
+    most = max(must, math.ceil(at_most * len(levels)))
     if fewest <= most:
         return max(fewest, must), share
     held, missing = got[most - 1], lost[most - 1]

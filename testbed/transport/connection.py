@@ -36,7 +36,7 @@ from testbed.transport.settings import (
     NO_DOUBT,
     SILENT,
     ConnectionSettings,
-    Patience,
+    Timeout,
 )
 from testbed.transport.tolerance import StopRule
 
@@ -102,7 +102,7 @@ class Liveness:
         """Since when it is silent, which counts only if it was asked in time."""
         return max(self.heard_s, self._asked_s - self._interval_s)
 
-    def patience(self) -> Patience:
+    def timeout(self) -> Timeout:
         """Until when an announcement is awaited at most."""
         if self.awaiting_s is None:
             return NEVER
@@ -252,7 +252,7 @@ class Connection:
 
     def _take(self, message: ControlMessage, now_s: float, waited: bool) -> None:
         kind = message.type
-        if kind in (MessageType.PROBE, MessageType.WORTH):
+        if kind in (MessageType.PROBE, MessageType.ENERGY):
             self.incoming.on_message(message, now_s, waited=waited)
         elif kind in _ANSWERS:
             self.outgoing.on_message(message, now_s, waited=waited)
@@ -291,7 +291,7 @@ class Connection:
         if now_s >= self._ping_s():
             self._liveness.pinged(now_s)
             self._queue_control([ControlMessage(MessageType.PING)])
-        until_s, reason, transfer = self._patience()
+        until_s, reason, transfer = self._timeout()
         if now_s >= until_s:
             timeout_s, late_s = self._settings.peer_timeout_s, self._settings.late_s
             text = reason.format(transfer=transfer, timeout_s=timeout_s, late_s=late_s)
@@ -306,7 +306,7 @@ class Connection:
             self.incoming.next_deadline_s(),
             self.outgoing.next_deadline_s(now_s, departing=departing),
         )
-        if (patience_s := self._patience()[0]) < math.inf:
+        if (patience_s := self._timeout()[0]) < math.inf:
             due_s = min(due_s, patience_s, self._liveness.away_s)
         return None if due_s == math.inf else due_s
 
@@ -319,14 +319,14 @@ class Connection:
     def _ping_s(self) -> float:
         return self._liveness.ping_s(held=self.outgoing.held or self.incoming.late)
 
-    def _patience(self) -> Patience:
+    def _timeout(self) -> Timeout:
         live, silent_s = self._liveness, self._liveness.silent_s
-        ends = min(self.outgoing.patience(silent_s), self.incoming.patience(live.heard_s, silent_s))
+        ends = min(self.outgoing.timeout(silent_s), self.incoming.timeout(live.heard_s, silent_s))
         held_s = self.outgoing.held_s
         if held_s is not None and (unasked_s := self.incoming.unasked_s) is not None:
             until_s = max(held_s, unasked_s) + self._settings.peer_timeout_s
             ends = min(ends, (until_s, BOTH_HOLD, 0))
-        return ends if live.awaiting_s is None else min(ends, live.patience())
+        return ends if live.awaiting_s is None else min(ends, live.timeout())
 
     def doubt(self, after_s: float) -> tuple[float, float]:
         """When a message of the peer is overdue, and since when it is waited for."""

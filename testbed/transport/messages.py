@@ -28,7 +28,7 @@ MAX_REASON_BYTES = 1024
 # STOP has a bit for every chunk. A peer that leaves 8 MiB unread is given up (`net.stream`), so a
 # longer one could never be said.
 MAX_STOP_BYTES = 8_000_000
-MAX_WORTH_BYTES = MAX_STOP_BYTES  # for the same reason
+MAX_ENERGY_BYTES = MAX_STOP_BYTES  # for the same reason
 SENT = struct.Struct("!I")  # a PROBE's body, where the repair numbers its datagrams
 PASS = struct.Struct("!IB")  # the same with passes: the pass, from 1, and whether it ends
 _HEAD = struct.Struct("!BI")  # of an answer to it: `pack_arrivals`
@@ -60,7 +60,7 @@ class MessageType(IntEnum):
     PING = 12  # are you there?
     PONG = 13  # yes
     FAILED = 14  # why this side ends the connection - text
-    WORTH = 15  # sender to receiver: what each chunk is worth - one byte per chunk; see `worth`
+    ENERGY = 15  # sender to receiver: the energy of each chunk - bytes of `chunk_energy`
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         kind.STOP: (0, bitmap_bytes),
         kind.ACK: (_FIELDS.size, MAX_ACK_BYTES),
         kind.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
-        kind.WORTH: (1, min(chunk_count, MAX_WORTH_BYTES)),
+        kind.ENERGY: (1, min(chunk_count, MAX_ENERGY_BYTES)),
     }
 
 

@@ -25,11 +25,11 @@ class OrderContext:
 
     Attributes:
         transfer: the transfer's number; `Leg.round_of` gives its round.
-        layouts: how many layouts take turns from round to round.
+        layouts: so many layouts rotate from round to round.
         layout: the places of the tensors.
         rows: the payload, shape (chunk_count, chunk_bytes); must not be modified.
         shared: whether the payload goes to several peers at once.
-        overdue: chunks that had to arrive in the peer's last transfer of this layout and did not,
+        missed: chunks that had to arrive in the peer's last transfer of this layout and did not,
             shape (chunk_count,); None: there are none, or the payload is `shared`.
     """
 
@@ -38,16 +38,16 @@ class OrderContext:
     rows: NDArray[np.uint8]
     layouts: int = 1
     shared: bool = False
-    overdue: NDArray[np.bool_] | None = None
+    missed: NDArray[np.bool_] | None = None
 
 
 class Arranger:
     """Arranges the chunks of one payload, in all passes of its transfer.
 
     Attributes:
-        worth: what each chunk is worth, shape (chunk_count,), in the bytes of `chunk_energy`; None
-            where the order does not say.
-        enough: so many chunks, the first in the order, are probably all that the receiver needs.
+        energy_levels: the energy of each chunk, shape (chunk_count,), in the bytes of
+            `chunk_energy`; None where the receiver is not told.
+        needed: so many chunks, the first in the order, are probably all that the receiver needs.
         urgent: chunks that a repair may send again before they are known to be lost, shape
             (chunk_count,).
         protected: chunks that switches are to drop last, shape (chunk_count,); or None.
@@ -56,35 +56,35 @@ class Arranger:
     def __init__(
         self,
         permutation: NDArray[np.int64],
-        worth: NDArray[np.uint8] | None = None,
-        enough: int | None = None,
+        energy_levels: NDArray[np.uint8] | None = None,
+        needed: int | None = None,
         urgent: NDArray[np.bool_] | None = None,
         protected: NDArray[np.bool_] | None = None,
     ) -> None:
         """`permutation` has each chunk's number once, in the order of sending."""
-        self.worth = worth
+        self.energy_levels = energy_levels
         self.protected = protected
         self.urgent = np.zeros(len(permutation), np.bool_) if urgent is None else urgent
-        self.enough = len(permutation) if enough is None else enough
+        self.needed = len(permutation) if needed is None else needed
         self._permutation = permutation
 
     def __call__(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """Puts ascending chunk numbers in the order of sending."""
         if len(missing) == len(self._permutation):
             return self._permutation
-        wanted = np.zeros(len(self._permutation), dtype=np.bool_)
-        wanted[missing] = True
-        return self._permutation[wanted[self._permutation]]
+        is_missing = np.zeros(len(self._permutation), dtype=np.bool_)
+        is_missing[missing] = True
+        return self._permutation[is_missing[self._permutation]]
 
 
 class ChunkOrder(ABC):
     """Arranges chunks for sending. It has no state; one object serves all transfers and peers."""
 
-    tells_worth = False  # whether its arrangers say what chunks are worth
+    sends_energy = False  # whether the receiver is told the energy of chunks
 
     @abstractmethod
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
-        """All chunk numbers of a transfer in the order of sending, shape (chunk_count,)."""
+        """Returns all chunk numbers in the order of sending, shape (chunk_count,)."""
 
     def arranger(self, context: OrderContext) -> Arranger:
         """Returns the function that arranges ascending chunk numbers, in all passes."""
@@ -95,50 +95,11 @@ class ChunkOrder(ABC):
         return Arranger(np.asarray(permutation, dtype=np.int64))
 
 
-# A batch is of one class, so chunks of a class are sent together, in blocks of the order of so
-# many: enough that batches are rarely cut, few enough that both classes are on the way at a time.
-_MARKED_BLOCK = 64
-
-
-class Marks(ABC):
-    """Gives each chunk one of two classes, which datagrams carry in the IP header (`shared.dscp`).
-
-    It has no state; one object serves all transfers.
-    """
-
-    @abstractmethod
-    def protected(self, context: OrderContext) -> NDArray[np.bool_]:
-        """Which chunks are to be dropped last, shape (chunk_count,)."""
-
-
-class MarkedOrder(ChunkOrder):
-    """An order whose chunks have classes, protected ones first within each block."""
-
-    def __init__(self, order: ChunkOrder, marks: Marks) -> None:
-        """`order` must not tell what chunks are worth: its receiver counts on the exact order."""
-        if order.tells_worth:
-            raise ValueError("an order that tells what chunks are worth cannot be marked")
-        self._order = order
-        self._marks = marks
-
-    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
-        return self._arranged(context, self._marks.protected(context))
-
-    def arranger(self, context: OrderContext) -> Arranger:
-        protected = self._marks.protected(context)
-        return Arranger(self._arranged(context, protected), protected=protected)
-
-    def _arranged(self, context: OrderContext, protected: NDArray[np.bool_]) -> NDArray[np.int64]:
-        chunks = np.arange(context.layout.chunk_count, dtype=np.int64)
-        ordered = self._order.arranger(context)(chunks)
-        place = chunks // _MARKED_BLOCK * 2 + ~protected[ordered]
-        return ordered[np.argsort(place, kind="stable")]
-
-
 _BLOCK = 1024  # chunks whose absolute values are made at a time: they stay in a cache
 
-# Of what holds so many times the floor, any part that holds it is enough for a receiver in a hurry.
-_AT_HAND = 3
+# Chunks that hold so many times the floor are urgent: any part of them that holds the floor ends a
+# late transfer.
+_URGENT_FLOORS = 3
 
 Per = Literal["payload", "tensor"]
 
@@ -201,16 +162,16 @@ class LargestMagnitudeFirst(ChunkOrder):
 
 @dataclass(frozen=True, kw_only=True)
 class ByEnergy(ChunkOrder):
-    """What must arrive, then the most energy first; the receiver is told what each chunk is worth.
+    """Chunks that must arrive first, then the most energy; the receiver is told the energy.
 
     Energy is the sum of squares, told in the steps of `chunk_energy`. These must arrive: the most
-    energetic chunks that hold the floor together; those with a NaN or an infinity; and in each
-    round other ones in turn. A receiver that is late may leave such a chunk out until its turn
-    comes again, unless it shares a payload.
+    energetic chunks that hold the floor together; those with a NaN or an infinity; and others that
+    rotate from round to round. A receiver that is late may leave a rotating chunk out until its
+    next round, unless it shares a payload.
 
     Args:
         floor: the share of the energy that must arrive; above 0, up to 1.
-        within_rounds: after so many rounds each chunk has had its turn; 1 leaves out nothing. A
+        within_rounds: each chunk must arrive once in so many rounds; 1 leaves out nothing. A
             prime shares no rhythm with other things that come every few rounds.
         share: the share of the energy at which the receiver stops, as far as the sender knows.
         at_most: the share of the chunks at which it stops in any case, as far as the sender knows.
@@ -223,7 +184,7 @@ class ByEnergy(ChunkOrder):
     share: float = 1.0
     at_most: float = 1.0
     per: Per = "payload"
-    tells_worth = True
+    sends_energy = True
 
     def __post_init__(self) -> None:
         for name in ("floor", "share", "at_most"):
@@ -233,36 +194,36 @@ class ByEnergy(ChunkOrder):
             raise ValueError(f"per is {self.per!r}; valid: {', '.join(get_args(Per))}")
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
-        return chunk_energy.by_worth(self._worth(context)[0])
+        return chunk_energy.by_level(self._levels(context)[0])
 
     def arranger(self, context: OrderContext) -> Arranger:
-        codes, urgent = self._worth(context)
-        enough, _ = chunk_energy.enough(codes, self.share, self.at_most)
-        return Arranger(chunk_energy.by_worth(codes), codes, enough, urgent)
+        levels, urgent = self._levels(context)
+        needed, _ = chunk_energy.needed_chunks(levels, self.share, self.at_most)
+        return Arranger(chunk_energy.by_level(levels), levels, needed, urgent)
 
-    def _worth(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-        """What the chunks are worth, and which of them are urgent."""
+    def _levels(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """Returns the chunks' energy levels, and which of them are urgent."""
         energy = chunk_energy.energies(context.rows)
         if self.per == "tensor":
             energy = chunk_energy.by_tensor(energy, context.rows, context.layout)
-        codes = chunk_energy.encode(energy)
+        levels = chunk_energy.encode(energy)
         energy[~np.isfinite(energy)] = 0.0
-        first = chunk_energy.by_worth(codes)
+        first = chunk_energy.by_level(levels)
         held = np.cumsum(energy[first])
-        enough = np.searchsorted(held, self.floor * held[-1]) + 1
-        codes[first[:enough]] |= chunk_energy.MUST
+        floor_count = np.searchsorted(held, self.floor * held[-1]) + 1
+        levels[first[:floor_count]] |= chunk_energy.MUST
         step = Leg.round_of(context.transfer) // context.layouts
-        turn = np.zeros(len(codes), dtype=np.bool_)
-        turn[step % self.within_rounds :: self.within_rounds] = True
-        codes[turn] |= chunk_energy.MUST
-        if (overdue := context.overdue) is not None:
-            codes[overdue] |= chunk_energy.MUST
-            codes[overdue & turn] = chunk_energy.MUST  # without energy: in any case
+        rotating = np.zeros(len(levels), dtype=np.bool_)
+        rotating[step % self.within_rounds :: self.within_rounds] = True
+        levels[rotating] |= chunk_energy.MUST
+        if (missed := context.missed) is not None:
+            levels[missed] |= chunk_energy.MUST
+            levels[missed & rotating] = chunk_energy.MUST  # without energy: in any case
         if context.shared:
-            return codes, codes >= chunk_energy.MUST
-        urgent = codes == chunk_energy.MUST
-        urgent[first[: np.searchsorted(held, _AT_HAND * self.floor * held[-1]) + 1]] = True
-        return codes, urgent
+            return levels, levels >= chunk_energy.MUST
+        urgent = levels == chunk_energy.MUST
+        urgent[first[: np.searchsorted(held, _URGENT_FLOORS * self.floor * held[-1]) + 1]] = True
+        return levels, urgent
 
 
 ORDERS: Registry[ChunkOrder] = Registry(
@@ -276,6 +237,17 @@ ORDERS: Registry[ChunkOrder] = Registry(
     own="Order",
     base=ChunkOrder,
 )
+
+
+class Marks(ABC):
+    """Gives each chunk one of two classes, which datagrams carry in the IP header (`shared.dscp`).
+
+    It has no state; one object serves all transfers.
+    """
+
+    @abstractmethod
+    def protected(self, context: OrderContext) -> NDArray[np.bool_]:
+        """Returns which chunks are to be dropped last, shape (chunk_count,)."""
 
 
 NONE = "none"
@@ -320,6 +292,32 @@ MARKS: Registry[Marks | None] = Registry(
     {NONE: unmarked, "layer-and-magnitude": LayerAndMagnitude},
     base=Marks,
 )
+
+
+# A batch is of one class, so chunks of a class are sent together, in blocks of the order of so
+# many: enough that batches are rarely cut, few enough that both classes are on the way at a time.
+_MARKED_BLOCK = 64
+
+
+class MarkedOrder(ChunkOrder):
+    """An order whose chunks have classes, protected ones first within each block."""
+
+    def __init__(self, order: ChunkOrder, marks: Marks) -> None:
+        """`order` must not send the energy of chunks: its receiver counts on the exact order."""
+        if order.sends_energy:
+            raise ValueError("an order that sends the energy of chunks cannot be marked")
+        self._order = order
+        self._marks = marks
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        return self.arranger(context)(np.arange(context.layout.chunk_count, dtype=np.int64))
+
+    def arranger(self, context: OrderContext) -> Arranger:
+        protected = self._marks.protected(context)
+        chunks = np.arange(context.layout.chunk_count, dtype=np.int64)
+        ordered = self._order.arranger(context)(chunks)
+        place = chunks // _MARKED_BLOCK * 2 + ~protected[ordered]
+        return Arranger(ordered[np.argsort(place, kind="stable")], protected=protected)
 
 
 def sending_order(order: str, marks: str, *, seed: int) -> ChunkOrder:

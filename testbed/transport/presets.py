@@ -163,18 +163,18 @@ class ProtocolConfig:
                 text = REGISTRIES[axis].text(getattr(self, axis))
                 object.__setattr__(self, axis, text)
                 REGISTRIES[axis].create(text, **supplied.get(axis, {}))
-        tells_worth = ORDERS.create(self.order, seed=0).tells_worth
-        if tells_worth and self.marks != NONE:
+        sends_energy = ORDERS.create(self.order, seed=0).sends_energy
+        if sends_energy and self.marks != NONE:
             raise ValueError(
                 f"marks is {shown(self.marks)}, and {self.order.partition(':')[0]} tells the "
                 f"receiver of an order that marks would change; valid: {NONE}, or another order"
             )
         for leg in Leg:
-            if self.policy(leg).needs_worth and not tells_worth:
+            if self.policy(leg).needs_energy and not sends_energy:
                 policy = str(self.policy(leg)).partition(":")[0]
                 raise ValueError(
-                    f"{leg.name.lower()}: {policy} needs an order that tells what chunks are "
-                    f"worth, and {self.order} does not; valid: by-energy"
+                    f"{leg.name.lower()}: {policy} needs an order that sends the energy of "
+                    f"chunks, and {self.order} does not; valid: by-energy"
                 )
 
     @property

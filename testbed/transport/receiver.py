@@ -5,7 +5,7 @@ HOLD. Until a PROBE confirms its number, that may be corrupt: it is dropped once
 """
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Event, TransferDone, TransferReport
 from testbed.transport.hot_path import Arrivals
 from testbed.transport.messages import ControlMessage, MessageType, pack_bitmap
+from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair.base import ReceiverRepair
 from testbed.transport.routine import (
     GATHERED,
@@ -36,13 +37,46 @@ from testbed.transport.settings import (
     REMEMBERED,
     SILENT,
     ConnectionSettings,
-    Numbers,
-    Patience,
+    SlowestPeer,
+    Timeout,
+    Took,
+    TransferNumbers,
+    remembered_times,
 )
-from testbed.transport.tolerance import Lookback, Progress, StopRule, Took
+from testbed.transport.tolerance import MOST_EARLIEST, Progress, StopRule
 from testbed.transport.wire import HEADER_BYTES, fields, wire_bytes
 
 _UNTIMED = (StopRule.deadline_s, ReceiverRepair.deadline_s)
+
+
+class TransferTimes:
+    """Records what the transfers from one peer took."""
+
+    def __init__(
+        self,
+        layout_count: int = 1,
+        slowest: SlowestPeer | None = None,
+        estimates: PathEstimates | None = None,
+    ) -> None:
+        """`estimates` are of the path back to the peer."""
+        # The latest, the oldest first; and the first MOST_EARLIEST.
+        self.recent: deque[Took] = deque(maxlen=remembered_times(layout_count))
+        self.earliest: list[Took] = []
+        self.slowest = slowest or SlowestPeer(layout_count)
+        self._estimates = estimates
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """The smallest round trip that this side measured when it sent; None before."""
+        if self._estimates is None or self._estimates.min_s == math.inf:
+            return None
+        return self._estimates.min_s
+
+    def note(self, transfer: int, took: Took) -> None:
+        self.recent.append(took)
+        if len(self.earliest) < MOST_EARLIEST:
+            self.earliest.append(took)
+        self.slowest.note(transfer, took)
 
 
 class Receiver:
@@ -56,7 +90,7 @@ class Receiver:
         into: NDArray[np.uint8],
         rule: StopRule | None,
         now_s: float,
-        lookback: Lookback | None = None,
+        times: TransferTimes | None = None,
     ) -> None:
         """Writes chunks into a buffer; without a rule it says nothing until `adopt`."""
         self.transfer = transfer
@@ -77,15 +111,15 @@ class Receiver:
         self._began_s = now_s
         self._ended_s = now_s
         self._first_arrival_s: float | None = None
-        self._worth_s: float | None = None  # when it was told what chunks are worth
+        self._energy_s: float | None = None  # when the energy of chunks came
         self.progress_s: float | None = None  # when the latest new chunk arrived
         self.asked = False  # whether a PROBE has come
         self._probes = 0
         self._pass = 1
         self.valid_datagrams = 0  # of this transfer, duplicates included
         self._control_bytes = 0
-        self._lookback = lookback or Lookback()
-        self._worth: NDArray[np.uint8] | None = None
+        self._times = times or TransferTimes()
+        self._energy_levels: NDArray[np.uint8] | None = None
         self._go_by(rule)
 
     def _go_by(self, rule: StopRule | None) -> None:
@@ -98,10 +132,9 @@ class Receiver:
         )
         self._timed = any(timed)
         self._posted_s, self._early_count = self._now_s, self.received_count
-        # What the slowest peers took; that asks all of them, so only if the rule wants it.
         self._slowest: Sequence[Took] = ()
-        if rule is not None and rule.looks_back:
-            self._slowest = self._lookback.slowest.before(self.transfer)
+        if rule is not None and rule.needs_slowest:  # it asks all connections
+            self._slowest = self._times.slowest.before(self.transfer)
 
     @property
     def received_count(self) -> int:
@@ -142,10 +175,10 @@ class Receiver:
         self._stop_or(self.repair.on_data)
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
-        """Takes a PROBE or WORTH of the sender; ProtocolError when it makes no sense."""
+        """Takes a PROBE or ENERGY of the sender; ProtocolError when it makes no sense."""
         self._now_s = now_s
-        if message.type is MessageType.WORTH:
-            self._learn(message.body)
+        if message.type is MessageType.ENERGY:
+            self._on_energy(message.body)
             return
         if self.stopped:
             return  # it crossed the STOP, which answers it
@@ -158,11 +191,10 @@ class Receiver:
         progress = replace(progress, ends_s=self._rule.deadline_s(progress))
         return self.repair.on_probe(message, progress, self.attentive)
 
-    def _learn(self, worth: bytes) -> None:
-        """The sender has said what its chunks are worth."""
-        known, count = self._worth is not None, self._layout.chunk_count
-        self._worth = decode(worth, chunk_count=count, known=known)
-        self._worth_s = self._now_s
+    def _on_energy(self, body: bytes) -> None:
+        repeated, count = self._energy_levels is not None, self._layout.chunk_count
+        self._energy_levels = decode(body, chunk_count=count, repeated=repeated)
+        self._energy_s = self._now_s
         if not self.stopped:
             self._stop_or(self.repair.on_data)
 
@@ -181,15 +213,15 @@ class Receiver:
 
     @property
     def _first_sign_s(self) -> float | None:
-        first_s, worth_s = self._first_arrival_s, self._worth_s  # asked for with every wake-up
+        first_s, worth_s = self._first_arrival_s, self._energy_s  # asked for with every wake-up
         if first_s is None or (worth_s is not None and worth_s < first_s):
             first_s = worth_s
         return None if first_s is None else max(first_s, self._posted_s)
 
     @property
-    def worth_lacks_s(self) -> float | None:
-        """Since when data come without WORTH, or since they were asked for; None: they do not."""
-        if self._worth is not None or self._first_arrival_s is None:
+    def energy_lacks_s(self) -> float | None:
+        """Since when data come without ENERGY, or since they were asked for; None: they do not."""
+        if self._energy_levels is not None or self._first_arrival_s is None:
             return None
         return max(self._first_arrival_s, self._posted_s)
 
@@ -250,12 +282,12 @@ class Receiver:
             first_arrival_s=self._first_arrival_s,
             last_arrival_s=self.progress_s,
             probes=self._probes,
-            worth=self._worth,
+            energy_levels=self._energy_levels,
             first_sign_s=self._first_sign_s,
-            recent=self._lookback.recent,
-            earliest=self._lookback.earliest,
+            recent=self._times.recent,
+            earliest=self._times.earliest,
             slowest=self._slowest,
-            round_trip_s=self._lookback.round_trip_s,
+            round_trip_s=self._times.round_trip_s,
         )
 
     def poll_messages(self) -> list[ControlMessage]:
@@ -284,10 +316,10 @@ class Receiver:
 # Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
 # fewer than gather at a time: it would be called as often, and asked before each wait in addition.
 _WORTH_TAKING = 4
-# WORTH that comes later than so after the first datagram is probably lost. It has a byte for each
+# ENERGY that comes later than so after the first datagram is probably lost. It has a byte for each
 # chunk; so it may come at 8 Mbit/s.
-_WORTH_LATE_S = 2e-3
-_WORTH_LATE_S_PER_CHUNK = 1e-6
+_ENERGY_LATE_S = 2e-3
+_ENERGY_LATE_S_PER_CHUNK = 1e-6
 
 
 class Unasked:
@@ -297,23 +329,22 @@ class Unasked:
         self.probes: dict[int, ControlMessage] = {}  # the latest of each transfer
         self.since_s: float | None = None  # since when there are any; None without
         self._settings = settings
-        self._worth: dict[int, ControlMessage] = {}
+        self._energy: dict[int, ControlMessage] = {}
 
     def lowest(self, otherwise: int) -> int:
-        """The lowest transfer of which something was said; `otherwise` for none."""
-        return min((*self.probes, *self._worth), default=otherwise)
+        """Returns the lowest transfer that has a message; `otherwise` for none."""
+        return min((*self.probes, *self._energy), default=otherwise)
 
     def take(self, message: ControlMessage, now_s: float) -> None:
-        """Keeps a PROBE or WORTH; ProtocolError where it makes no sense, or there are too many."""
+        """Keeps a PROBE or ENERGY; ProtocolError where it makes no sense, or there are too many."""
         if message.type is MessageType.PROBE:
             self._keep(message, self.probes, REMEMBERED)
             self.since_s = now_s if self.since_s is None else self.since_s
             return
-        transfer, worth = message.transfer, self._worth
-        count = self._settings.layout_of(transfer).chunk_count
-        decode(message.body, chunk_count=count, known=transfer in worth)
+        count = self._settings.layout_of(message.transfer).chunk_count
+        decode(message.body, chunk_count=count, repeated=message.transfer in self._energy)
         # A byte for each chunk is much. A sender says it once for each transfer in flight.
-        self._keep(message, worth, self._settings.transfers_in_flight)
+        self._keep(message, self._energy, self._settings.transfers_in_flight)
 
     def _keep(self, message: ControlMessage, kept: dict[int, ControlMessage], most: int) -> None:
         if message.transfer not in kept and len(kept) >= most:
@@ -324,10 +355,10 @@ class Unasked:
         kept[message.transfer] = message
 
     def pop(self, transfer: int, now_s: float) -> list[ControlMessage]:
-        """What was said of a transfer that is posted now, WORTH first, as it was sent."""
-        said = [self._worth.pop(transfer, None), self.probes.pop(transfer, None)]
+        """Returns the messages of a transfer that is posted now, in the order of sending."""
+        messages = [self._energy.pop(transfer, None), self.probes.pop(transfer, None)]
         self.since_s = now_s if self.probes else None
-        return [each for each in said if each is not None]
+        return [message for message in messages if message is not None]
 
 
 class Incoming:
@@ -347,12 +378,12 @@ class Incoming:
         self._settings = settings
         self._events = events
         self._counters = counters
-        self._numbers = Numbers(peer, settings.transfers_in_flight)
+        self._numbers = TransferNumbers(peer, settings.transfers_in_flight)
         self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
         self._early: dict[int, Receiver] = {}
         self._unasked = Unasked(settings)
-        back = None if path is None else path.estimates
-        self._lookback = Lookback(settings.layout_count, settings.slowest, back)
+        estimates = None if path is None else path.estimates
+        self._times = TransferTimes(settings.layout_count, settings.slowest, estimates)
         settings.slowest.join(self)
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
@@ -394,7 +425,7 @@ class Incoming:
             into=into,
             rule=rule,
             now_s=now_s,
-            lookback=self._lookback,
+            times=self._times,
         )
 
     def on_datagrams(
@@ -549,7 +580,7 @@ class Incoming:
         }
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
-        """Takes a sender's PROBE or WORTH; ProtocolError when it makes no sense."""
+        """Takes a sender's PROBE or ENERGY; ProtocolError when it makes no sense."""
         transfer = message.transfer
         receiver = self.receivers.get(transfer)
         if receiver is not None:
@@ -584,7 +615,7 @@ class Incoming:
         self._numbers.finish(transfer)
         self._counters.update(receiver.ignored)
         if receiver.took is not None:
-            self._lookback.note(transfer, receiver.took)
+            self._times.note(transfer, receiver.took)
         self._events.append(TransferDone(transfer, False, receiver.report(self._peer)))
 
     def on_deadline(self, now_s: float) -> None:
@@ -609,14 +640,14 @@ class Incoming:
         return due_s
 
     def doubt(self, after_s: float) -> tuple[float, float]:
-        """`Connection.doubt`, of WORTH, which goes with the first datagrams."""
+        """`Connection.doubt`, of ENERGY, which goes with the first datagrams."""
         due = NO_DOUBT
-        if self._settings.order.tells_worth:
+        if self._settings.order.sends_energy:
             for receiver in self.receivers.values():  # asked for with every wake-up
-                since_s = receiver.worth_lacks_s
+                since_s = receiver.energy_lacks_s
                 if since_s is not None and since_s > after_s:
                     chunk_count = self._settings.layout_of(receiver.transfer).chunk_count
-                    late_s = _WORTH_LATE_S + _WORTH_LATE_S_PER_CHUNK * chunk_count
+                    late_s = _ENERGY_LATE_S + _ENERGY_LATE_S_PER_CHUNK * chunk_count
                     due = min(due, (since_s + late_s, since_s))
         return due
 
@@ -658,7 +689,7 @@ class Incoming:
         late_s = self._settings.late_s
         return late_s is not None and any(map(self._may_be_late, self.receivers.values()))
 
-    def patience(self, heard_s: float, silent_s: float) -> Patience:
+    def timeout(self, heard_s: float, silent_s: float) -> Timeout:
         """When to give up the peer, and why."""
         ends = NEVER
         if not self.receivers:

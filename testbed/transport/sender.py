@@ -31,15 +31,15 @@ from testbed.transport.settings import (
     REMEMBERED,
     SILENT,
     ConnectionSettings,
-    Numbers,
-    Patience,
+    Timeout,
+    TransferNumbers,
 )
 from testbed.transport.wire import new_frames, wire_bytes
 
 # The fewest datagrams in flight that are worth a question before the window is full.
 _LEAST_QUESTION = 8
 # The fewest datagrams of a batch that are worth two requests for an ACK.
-_WORTH_TWO = 4
+_LEAST_FOR_TWO = 4
 # An answer is overdue after twice a round trip and so much more; before one is known, it is this.
 _OVERDUE_S = 2e-3
 _FIRST_ANSWER_S = 1e-2
@@ -107,7 +107,7 @@ class Sender:
         path: SendingPath,
         now_s: float,
         arrangers: dict[int, Arranger] | None = None,
-        overdue: NDArray[np.bool_] | None = None,
+        missed: NDArray[np.bool_] | None = None,
     ) -> None:
         """`arrangers` are those of payloads for several peers, by address: this one's is added."""
         self.transfer = transfer
@@ -122,7 +122,7 @@ class Sender:
                 rows=rows,
                 layouts=settings.layout_count,
                 shared=shared,
-                overdue=overdue,
+                missed=missed,
             )
             arrangers[place] = settings.order.arranger(context)
         arranger = arrangers[place]
@@ -132,13 +132,13 @@ class Sender:
             arrange=arranger,
             estimates=path.estimates,
         )
-        self._worth, self._enough = arranger.worth, arranger.enough
+        self._energy_levels, self._needed = arranger.energy_levels, arranger.needed
         self._classes = arranger.protected
         # Whether switches are to drop what was offered last after others; None: it is not marked.
         self.protected: bool | None = None
-        if self._worth is not None:
-            told = ControlMessage(MessageType.WORTH, transfer, self._worth.tobytes())
-            self._repair.outbox.append(told)
+        if self._energy_levels is not None:
+            body = self._energy_levels.tobytes()
+            self._repair.outbox.append(ControlMessage(MessageType.ENERGY, transfer, body))
         self._path = path
         self._composer = settings.hot_path.composer(
             session=settings.session,
@@ -180,11 +180,11 @@ class Sender:
         usual_s = self._path.estimates.smoothed_s
         return asked_s + 2 * (_FIRST_ANSWER_S if usual_s is None else usual_s) + _OVERDUE_S
 
-    def overdue(self) -> NDArray[np.bool_] | None:
+    def missed(self) -> NDArray[np.bool_] | None:
         """What was to arrive and did not, once `stopped`: shape (chunk_count,); None: nothing."""
-        if self._worth is None or self._received is None:
+        if self._energy_levels is None or self._received is None:
             return None
-        left = (self._worth >= MUST) & ~self._received
+        left = (self._energy_levels >= MUST) & ~self._received
         return left if left.any() else None
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
@@ -249,7 +249,7 @@ class Sender:
             return 0
         if window_left >= 1:
             return ASK_LAST if count >= self._repair.remaining else ASK_FIRST
-        return ASK_LAST if count < _WORTH_TWO else ASK_FIRST | ASK_LAST
+        return ASK_LAST if count < _LEAST_FOR_TWO else ASK_FIRST | ASK_LAST
 
     def _room(self, now_s: float) -> int:
         """How many datagrams the pacer and the window allow now."""
@@ -349,7 +349,7 @@ class Sender:
                 lost_share=self._path.estimates.loss,
                 queueing=self._path.may_queue,
                 sent_bytes=self._datagrams_sent * size,
-                enough_bytes=self._enough * size,
+                needed_bytes=self._needed * size,
                 # Another transfer had more to send.
                 app_limited=feedback.app_limited and not self._path.shared,
             )
@@ -449,12 +449,12 @@ class Outgoing:
         self._path = path
         self._events = events
         self._counters = counters
-        self._numbers = Numbers(peer, settings.transfers_in_flight)
+        self._numbers = TransferNumbers(peer, settings.transfers_in_flight)
         self.nothing = new_frames(0, settings.layout.chunk_bytes)  # an offer without datagrams
         self._held_s: float | None = None
         self._early_stops: dict[int, ControlMessage] = {}
         self._offering: Sender | None = None  # whose datagrams the last offer held
-        self._overdue: dict[int, NDArray[np.bool_] | None] = {}  # by layout, see OrderContext
+        self._missed: dict[int, NDArray[np.bool_] | None] = {}  # by layout, see OrderContext
 
     def check(self, transfer: int) -> None:
         self._numbers.check(transfer, len(self.senders))
@@ -492,7 +492,7 @@ class Outgoing:
             now_s=now_s,
             arrangers=arrangers,
             # What goes to several peers is arranged once, for all of them.
-            overdue=self._overdue.get(self._place(transfer)) if arrangers is None else None,
+            missed=self._missed.get(self._place(transfer)) if arrangers is None else None,
         )
 
     def _place(self, transfer: int) -> int:
@@ -517,7 +517,7 @@ class Outgoing:
         sender.on_message(message, now_s)
         if sender.stopped:
             del self.senders[transfer]
-            self._overdue[self._place(transfer)] = sender.overdue()
+            self._missed[self._place(transfer)] = sender.missed()
             self._numbers.finish(transfer)
             self._events.append(TransferDone(transfer, True, sender.report(self._peer)))
         if not self.held:
@@ -602,7 +602,7 @@ class Outgoing:
         for sender in self.senders.values():
             sender.stall.was_away(away_s)
 
-    def patience(self, heard_s: float) -> Patience:
+    def timeout(self, heard_s: float) -> Timeout:
         """When to give up the peer, which was heard at `heard_s`, and why."""
         if not self.senders:
             return NEVER

@@ -1,32 +1,85 @@
-"""What all connections of one side share, and when their patience with a peer ends."""
+"""The settings that all connections of one side share, and the reasons to give up a peer."""
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.hot_path import NUMPY, HotPath
 from testbed.transport.layout import PayloadLayout, layout_of
-from testbed.transport.messages import MAX_WORTH_BYTES, check_u32
+from testbed.transport.messages import MAX_ENERGY_BYTES, check_u32
 from testbed.transport.order import ChunkOrder
 from testbed.transport.repair.base import Repair
-from testbed.transport.tolerance import Slowest
+from testbed.transport.tolerance import ALIKE, RECENT
 
 # Finished transfers that are remembered. What may still come for one crossed its STOP on the way,
 # and one peer's transfers in flight are few. What comes for an older one passes for stale, too.
 REMEMBERED = 64
+# Transfers whose times are remembered, however many layouts rotate.
+_MOST_RECENT = 512
 
 # Of so many datagrams that are about to be sent: which are left out, shape (count,); None: none.
 LeaveOut = Callable[[int], NDArray[np.bool_] | None]
+# The seconds from a transfer's first sign until its receiver stopped, and the chunks that came.
+Took = tuple[float, int]
+
+
+def remembered_times(layout_count: int) -> int:
+    """Returns how many transfers' times are remembered where so many layouts rotate."""
+    return min(RECENT * layout_count, _MOST_RECENT)
+
+
+class SlowestPeer:
+    """Records what each transfer took from the peer that took longest."""
+
+    def __init__(self, layout_count: int = 1, in_flight: int = 1) -> None:
+        """Up to `in_flight` transfers may be under way at once."""
+        self._took: dict[int, Took] = {}
+        self._unsure = in_flight - 1
+        self._sides: WeakSet[Any] = WeakSet()
+        self._most = remembered_times(layout_count) + self._unsure
+
+    def join(self, side: Any) -> None:
+        """Adds a peer's `Incoming`, which counts as long as that connection exists."""
+        self._sides.add(side)
+
+    def note(self, transfer: int, took: Took) -> None:
+        before = self._took.get(transfer)
+        if before is None or _counts_more(took, before):
+            self._took[transfer] = took
+        if len(self._took) > self._most:
+            del self._took[min(self._took)]
+
+    def before(self, transfer: int) -> Sequence[Took]:
+        """Returns the times of the latest lower transfers that have ended with all peers."""
+        lower = sorted(number for number in self._took if number < transfer)
+        sure = max(0, len(lower) - self._unsure)
+        under_way = min(
+            (min(side.receivers, default=transfer) for side in self._sides), default=transfer
+        )
+        return [
+            self._took[number]
+            for place, number in enumerate(lower)
+            if place < sure or number < under_way
+        ]
+
+
+def _counts_more(took: Took, other: Took) -> bool:
+    """The longer one of two alike counts, else the one with more chunks: the other was cut."""
+    if took[1] >= ALIKE * other[1] or other[1] >= ALIKE * took[1]:
+        return took[1] > other[1]
+    return took[0] > other[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
-    """What all connections of one side share."""
+    """All connections of one side share these."""
 
     session: int  # 32 bits that tell this run from others
     layout: PayloadLayout  # equal on both sides
@@ -39,37 +92,36 @@ class ConnectionSettings:
     hot_path: HotPath = NUMPY  # who composes and places datagrams
 
     def __post_init__(self) -> None:
-        if self.order.tells_worth and self.largest_layout.chunk_count > MAX_WORTH_BYTES:
+        if self.order.sends_energy and self.largest_layout.chunk_count > MAX_ENERGY_BYTES:
             raise ValueError(
-                f"the order tells what each of {self.largest_layout.chunk_count} chunks is worth; "
-                f"valid: at most {MAX_WORTH_BYTES}, so larger chunks or another order"
+                f"the order sends the energy of each of {self.largest_layout.chunk_count} chunks; "
+                f"valid: at most {MAX_ENERGY_BYTES}, so larger chunks or another order"
             )
 
     @cached_property
     def largest_layout(self) -> PayloadLayout:
-        """That of the transfers with the most chunks."""
-        each = self.layout.each if self.tensor_by_tensor else [self.layout]
-        return max(each, key=lambda layout: layout.chunk_count)
+        """The layout of the transfers with the most chunks."""
+        layouts = self.layout.each if self.tensor_by_tensor else [self.layout]
+        return max(layouts, key=lambda layout: layout.chunk_count)
 
     @cached_property
     def layout_count(self) -> int:
-        """How many layouts take turns."""
+        """So many layouts rotate from round to round."""
         return len(self.layout.each) if self.tensor_by_tensor else 1
 
     @cached_property
-    def slowest(self) -> Slowest:
-        """What the latest transfers took from whichever peer took longest."""
-        return Slowest(self.layout_count, self.transfers_in_flight)
+    def slowest(self) -> SlowestPeer:
+        return SlowestPeer(self.layout_count, self.transfers_in_flight)
 
     def layout_of(self, transfer: int) -> PayloadLayout:
         return layout_of(transfer, self.layout, tensor_by_tensor=self.tensor_by_tensor)
 
 
-# The time, a text with the fields of `Connection`'s formatting, and the transfer. It is asked for
-# at every wake-up, so the text is formatted only when the time has come.
-Patience = tuple[float, str, int]
+# When to give up a peer; why, as a text with the fields of `Connection`'s formatting; and the
+# transfer. It is asked for at every wake-up, so the text is formatted only when it is due.
+Timeout = tuple[float, str, int]
 
-NEVER: Patience = (math.inf, "", 0)
+NEVER: Timeout = (math.inf, "", 0)
 NO_DOUBT = (math.inf, math.inf)  # see `Connection.doubt`
 SILENT = "silent for {timeout_s:g} s"
 DATA_BLOCKED = "control works, data does not arrive"
@@ -78,8 +130,8 @@ LATE = "it answers, but has not come to transfer {transfer} for {late_s:g} s"
 NO_NEW_CHUNK = ": no new chunk of transfer {transfer} for {timeout_s:g} s"
 
 
-class Numbers:
-    """Which transfers of one direction were begun, and which have finished."""
+class TransferNumbers:
+    """The transfers of one direction that were begun, and those that have finished."""
 
     def __init__(self, peer: str, most: int) -> None:
         """At most `most` may be in flight with this peer."""
@@ -87,7 +139,7 @@ class Numbers:
         self._peer = peer
         self._most = most
         self._finished: deque[int] = deque()
-        self._forgotten = -1  # up to this number what has finished is no longer remembered
+        self._forgotten = -1  # up to this number finished transfers are no longer remembered
 
     def check(self, transfer: int, in_flight: int) -> None:
         """Raises ValueError unless a transfer of this number may begin now."""
@@ -109,5 +161,5 @@ class Numbers:
             self._forgotten = max(self._forgotten, self._finished.popleft())
 
     def has_finished(self, transfer: int) -> bool:
-        """Whether it finished, or may have done so too long ago to tell."""
+        """Returns whether it finished, perhaps too long ago to tell."""
         return transfer in self._finished or transfer <= self._forgotten

@@ -9,23 +9,20 @@ import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any, ClassVar
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import Registry
-from testbed.transport.chunk_energy import LEAST, MOST, MUST, enough
+from testbed.transport.chunk_energy import LEAST, MOST, MUST, needed_chunks
 from testbed.transport.errors import check_number
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.path_estimates import PathEstimates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,12 +35,12 @@ class Progress:
         now_s: the present time.
         first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; or None.
         probes: how many passes the sender has ended; without passes, how many PROBEs arrived.
-        worth: what each chunk is worth, shape (chunk_count,), in the bytes of `chunk_energy`; None
-            while the sender has not told.
-        first_sign_s: when the first chunk or `worth` arrived, but not before this side asked for
-            the transfer; None before both.
+        energy_levels: the energy of each chunk, shape (chunk_count,), in the bytes of
+            `chunk_energy`; None while the sender has not sent it.
+        first_sign_s: when the first chunk or `energy_levels` arrived, but not before this side
+            asked for the transfer; None before both.
         recent: of the latest transfers from this peer, the oldest first, the seconds from the first
-            sign until the receiver had enough, and how many chunks it had then.
+            sign until it stopped, and how many chunks had arrived then.
         earliest: the same of the first MOST_EARLIEST transfers from this peer.
         slowest: as `recent`, of whichever peer took longest for each transfer.
         round_trip_s: the smallest to this peer that this side measured, as a sender; or None.
@@ -56,7 +53,7 @@ class Progress:
     first_arrival_s: float | None
     last_arrival_s: float | None
     probes: int
-    worth: NDArray[np.uint8] | None = None
+    energy_levels: NDArray[np.uint8] | None = None
     first_sign_s: float | None = None
     recent: Sequence[tuple[float, int]] = ()
     earliest: Sequence[tuple[float, int]] = ()
@@ -66,24 +63,20 @@ class Progress:
 
 
 class StopRule(ABC):
-    """Decides when a transfer's receiver has enough. All chunks are always enough.
+    """Decides when a transfer's receiver stops, at the latest with all chunks."""
 
-    Attributes:
-        looks_back: whether it is told the `slowest`.
-    """
-
-    looks_back = False
+    needs_slowest = False  # whether it uses `Progress.slowest`
 
     @abstractmethod
     def satisfied(self, progress: Progress) -> bool:
-        """Whether the transfer may stop now."""
+        """Returns whether the transfer may stop now."""
 
     def deadline_s(self, progress: Progress) -> float | None:
-        """When to ask again even if nothing arrives; None (the default) for never."""
+        """Returns when to ask again even if nothing arrives; None (the default) for never."""
         return None
 
     def missing(self, progress: Progress) -> int | None:
-        """How many more chunks must arrive, at the least; None (the default): look at each."""
+        """Returns how many more chunks must arrive, at the least; None (the default): unknown."""
         return None
 
 
@@ -96,23 +89,23 @@ class TolerancePolicy(ABC):
     `str` gives the text from which `as_policy` makes an equal one; subclasses leave it alone.
 
     Attributes:
-        needs_worth: whether its stop rules need an order that tells what chunks are worth.
+        needs_energy: whether its stop rules need an order that sends the energy of chunks.
         own_text: of a policy in a user's own file; set by `as_policy`.
     """
 
     own_text = ""
-    needs_worth = False
+    needs_energy = False
 
     def __str__(self) -> str:
         return self.own_text or self.as_text()
 
     def as_text(self) -> str:
-        """The text of a built-in policy; one in a user's own file needs none."""
+        """Returns the text of a built-in policy; one in a user's own file needs none."""
         return repr(self)
 
     @abstractmethod
     def tolerance(self, critical: bool) -> float:
-        """The part of the chunks that may be missing, 0 <= P < 1, in a critical regime or not."""
+        """Returns the part of the chunks that may be missing, 0 <= P < 1."""
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         """Returns the factory of stop rules for transfers in this phase."""
@@ -140,98 +133,17 @@ def check_tolerance(tolerance: float, name: str = "tolerance") -> None:
 
 @functools.lru_cache(maxsize=256)  # fractions are slow, and each transfer asks
 def required_chunks(chunk_count: int, tolerance: float) -> int:
-    """ceil(chunk_count * (1 - tolerance)), at least 1, computed exactly for decimal tolerances."""
+    """Returns ceil(chunk_count * (1 - tolerance)), at least 1, exactly for decimal tolerances."""
     check_tolerance(tolerance)
     given_up = Fraction(tolerance).limit_denominator(10**9)
     return max(1, math.ceil(chunk_count * (1 - given_up)))
 
 
-# The latest transfers of each layout, and of all; and the first ones of all.
-RECENT, _MOST_RECENT = 16, 512
+# The receiver remembers so many of the first transfers, and so many of the latest of each layout.
 MOST_EARLIEST = 64
-
+RECENT = 16
 # Transfers are of like size up to this factor between the numbers of their chunks.
 ALIKE = 2
-
-# The seconds from a transfer's first sign until there was enough, and its chunks then.
-Took = tuple[float, int]
-
-
-class Slowest:
-    """Of each transfer, what it took from the peer that took longest."""
-
-    def __init__(self, layout_count: int = 1, in_flight: int = 1) -> None:
-        """Transfers take turns with so many layouts; so many may be under way at once."""
-        self._took: dict[int, Took] = {}
-        self._unsure = in_flight - 1
-        self._sides: WeakSet[Any] = WeakSet()
-        self._most = _most(layout_count) + self._unsure
-
-    def join(self, side: Any) -> None:
-        """One more peer's `Incoming` counts, as long as that connection is there."""
-        self._sides.add(side)
-
-    def note(self, transfer: int, took: Took) -> None:
-        known = self._took.get(transfer)
-        if known is None or _tells_more(took, known):
-            self._took[transfer] = took
-        if len(self._took) > self._most:
-            del self._took[min(self._took)]
-
-    def before(self, transfer: int) -> Sequence[Took]:
-        """What the latest transfers took that have lower numbers and have ended with all peers."""
-        lower = sorted(number for number in self._took if number < transfer)
-        sure = max(0, len(lower) - self._unsure)
-        under_way = min(
-            (min(side.receivers, default=transfer) for side in self._sides), default=transfer
-        )
-        return [
-            self._took[number]
-            for place, number in enumerate(lower)
-            if place < sure or number < under_way
-        ]
-
-
-class Lookback:
-    """What transfers from one peer took."""
-
-    def __init__(
-        self,
-        layout_count: int = 1,
-        slowest: Slowest | None = None,
-        back: PathEstimates | None = None,
-    ) -> None:
-        """Transfers take turns with so many layouts. Without `slowest` there is only this peer."""
-        self.recent: deque[Took] = deque(maxlen=_most(layout_count))  # the latest, the oldest first
-        self.earliest: list[Took] = []  # the first MOST_EARLIEST
-        self.slowest = slowest or Slowest(layout_count)  # what they took from whoever took longest
-        self._back = back
-
-    @property
-    def round_trip_s(self) -> float | None:
-        """The smallest that this side measured when it sent; None before."""
-        if self._back is None or self._back.min_s == math.inf:
-            return None
-        return self._back.min_s
-
-    def note(self, transfer: int, took: Took) -> None:
-        self.recent.append(took)
-        if len(self.earliest) < MOST_EARLIEST:
-            self.earliest.append(took)
-        self.slowest.note(transfer, took)
-
-
-def _tells_more(took: Took, other: Took) -> bool:
-    """Whether it is the longer one of two that are alike; one that was cut short tells less."""
-    if took[1] >= ALIKE * other[1] or other[1] >= ALIKE * took[1]:
-        return took[1] > other[1]
-    return took[0] > other[0]
-
-
-def _most(layout_count: int) -> int:
-    return min(RECENT * layout_count, _MOST_RECENT)
-
-
 # A quarter of the latest transfers were calm: so it stays while up to three quarters are hit, and
 # follows a path that becomes slower for good.
 _CALM = 0.25
@@ -243,23 +155,23 @@ class _Named(TolerancePolicy):
     """A policy whose text is its name and its options, those without a value left out."""
 
     name: ClassVar[str]
-    unsaid: ClassVar[tuple[str, ...]] = ()  # also left out at their defaults: they are newer
+    newer: ClassVar[tuple[str, ...]] = ()  # options that texts leave out at their defaults
 
     def as_text(self) -> str:
         defaults = inspect.signature(type(self)).parameters
-        given = []
+        options = []
         for key in defaults:
             value = getattr(self, "fraction" if key == "tolerance" else key)
-            if value in (None, ()) or (key in self.unsaid and value == defaults[key].default):
+            if value in (None, ()) or (key in self.newer and value == defaults[key].default):
                 continue
-            given.append(f"{key}={_text(value)}")
-        return f"{self.name}:{','.join(given)}"
+            options.append(f"{key}={_text(value)}")
+        return f"{self.name}:{','.join(options)}"
 
 
 def _text(value: float | tuple[str | tuple[str, float], ...]) -> str:
     if not isinstance(value, tuple):
         return repr(value)
-    return ";".join(each if isinstance(each, str) else f"{each[0]}@{each[1]!r}" for each in value)
+    return ";".join(part if isinstance(part, str) else f"{part[0]}@{part[1]!r}" for part in value)
 
 
 @dataclass(frozen=True, init=False)
@@ -348,7 +260,7 @@ class PerLayer(_Named):
         return lambda layout: TensorBounds(layout=layout, bounds=self.bounds(layout))
 
     def bounds(self, layout: PayloadLayout) -> list[float]:
-        """The bound of each tensor; ValueError when an exception matches none of them."""
+        """Returns the bound of each tensor; ValueError where an exception matches none."""
         exceptions: list[list[float]] = [[] for _ in layout.tensors]
         for glob, bound in self.tensors:
             for index in _matching(layout, glob, "tensors"):
@@ -366,7 +278,6 @@ class TensorBounds(StopRule):
     """Stops once no tensor lacks more elements than its bound allows."""
 
     def __init__(self, *, layout: PayloadLayout, bounds: list[float]) -> None:
-        """`bounds` has one tolerance per tensor of the layout."""
         self._pieces = layout.pieces
         self._elements_per_chunk = layout.elements_per_chunk
         self._allowed: NDArray[np.int64] = np.array(
@@ -375,45 +286,45 @@ class TensorBounds(StopRule):
                 for (_, count), bound in zip(layout.tensors, bounds, strict=True)
             ]
         )
-        # All chunks but the last are full, so at most this many can be spared. Counting per
-        # tensor starts only when no more are missing.
-        spared = int(self._allowed.sum()) // layout.elements_per_chunk + 1
-        self._at_least = max(1, layout.chunk_count - spared)  # chunks before it may be satisfied
-        # Of the chunks that were wanted at the latest look, so many had to arrive.
-        self._wanted = np.empty(0, dtype=np.int64)
+        # All chunks but the last are full, so at most this many may be missing. Counting per
+        # tensor starts only then.
+        most_missing = int(self._allowed.sum()) // layout.elements_per_chunk + 1
+        self._at_least = max(1, layout.chunk_count - most_missing)
+        # At the latest count, so many of these chunks had still to arrive.
+        self._lacking = np.empty(0, dtype=np.int64)
         self._needed = 0
 
     def satisfied(self, progress: Progress) -> bool:
         if progress.received_count < self._at_least:
             return False
-        came = int(np.count_nonzero(progress.received[self._wanted]))
+        came = int(np.count_nonzero(progress.received[self._lacking]))
         if came >= self._needed:
-            came, self._needed = 0, self._look(progress)
+            came, self._needed = 0, self._count(progress)
         self._at_least = progress.received_count + self._needed - came
         return not self._needed
 
     def missing(self, progress: Progress) -> int:
         return self._at_least - progress.received_count
 
-    def _look(self, progress: Progress) -> int:
-        """How many of the chunks that are wanted from now on must arrive, at the least."""
+    def _count(self, progress: Progress) -> int:
+        """Notes the chunks of tensors that lack too much; at least so many of them must arrive."""
         pieces = self._pieces
         lost = ~progress.received[pieces.chunk]
         missing = np.bincount(
             pieces.tensor, weights=pieces.elements * lost, minlength=len(self._allowed)
         )
         excess = np.maximum(missing - self._allowed, 0)
-        self._wanted = np.unique(pieces.chunk[lost & (excess > 0)[pieces.tensor]])
+        self._lacking = np.unique(pieces.chunk[lost & (excess > 0)[pieces.tensor]])
         return -(-int(excess.sum()) // self._elements_per_chunk)
 
 
-_SHOWN = 12  # names of tensors in an error
+_MOST_NAMES = 12  # of tensors in an error
 # These characters separate options and globs, as in `per-layer:tensors=*.bias@0;head*@0.1`.
 _RESERVED = (",", ";", "@")
 
 
 def _checked(glob: object, option: str) -> str:
-    """The glob without surrounding spaces; ValueError when it is no valid glob."""
+    """Returns the glob without surrounding spaces; ValueError when it is no valid glob."""
     if not isinstance(glob, str) or not glob.strip() or any(sign in glob for sign in _RESERVED):
         raise ValueError(
             f"{option}: {glob!r} is no tensor name; valid: a name or a glob such as *.bias, "
@@ -423,11 +334,11 @@ def _checked(glob: object, option: str) -> str:
 
 
 def _matching(layout: PayloadLayout, glob: str, option: str) -> list[int]:
-    """The numbers of the tensors that a glob matches; ValueError, which lists names, for none."""
+    """Returns the tensors' numbers that a glob matches; ValueError, which lists names, for none."""
     numbers = [index for index, (name, _) in enumerate(layout.tensors) if fnmatchcase(name, glob)]
     if not numbers:
         names = [name for name, _ in layout.tensors]
-        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        shown = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
         raise ValueError(f"{option}: no tensor is called {glob!r}; there are {shown}")
     return numbers
 
@@ -501,7 +412,7 @@ class EarlyCloseRule(StopRule):
     def __init__(self, *, layout: PayloadLayout, policy: EarlyClose) -> None:
         self._chunk_count = layout.chunk_count
         self._policy = policy
-        self._limits: tuple[float, int] | None = None  # the deadline, and the chunks it asks for
+        self._limits: tuple[float, int] | None = None
         named = [i for glob in policy.must for i in _matching(layout, glob, "must")]
         pieces = layout.pieces
         self._must = np.unique(pieces.chunk[np.isin(pieces.tensor, named)])
@@ -521,7 +432,7 @@ class EarlyCloseRule(StopRule):
         return None if limits is None or progress.now_s >= limits[0] else limits[0]
 
     def _limits_of(self, progress: Progress) -> tuple[float, int] | None:
-        """None before the first chunk; afterwards they stay."""
+        """Returns the deadline and the chunks that it asks for, fixed by the first chunk."""
         if self._limits is None and progress.first_arrival_s is not None:
             cut_off_s, tolerance = self._measured(progress)
             required = required_chunks(self._chunk_count, tolerance)
@@ -529,7 +440,7 @@ class EarlyCloseRule(StopRule):
         return self._limits
 
     def _measured(self, progress: Progress) -> tuple[float, float]:
-        """How long after its first chunk this transfer is cut off, and what it may lack then."""
+        """Returns the cut-off time after the first chunk, and the tolerance from then on."""
         policy, chunk_count = self._policy, self._chunk_count
         alike_s = [
             took_s * chunk_count / count
@@ -624,7 +535,7 @@ class TimeBound(_Named):
         check_number("wait", self.wait, above=0, most=1)
 
     def tolerance(self, critical: bool) -> float:
-        """0, what it gives up of a transfer in time. Nothing bounds what one that is late loses."""
+        """Returns 0, which holds for a transfer in time; nothing bounds what a late one loses."""
         return 0.0
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
@@ -668,7 +579,7 @@ class TimeBoundRule(StopRule):
 
 
 def _quantile(values: Sequence[float], quantile: float) -> float:
-    """By nearest rank, without rounding errors: 0.95 of 20 is the 19th."""
+    """Returns it by nearest rank, without rounding errors: 0.95 of 20 is the 19th."""
     return sorted(values)[math.ceil(round(quantile * len(values), 9)) - 1]
 
 
@@ -679,25 +590,25 @@ class BoundedEnergy(_Named):
     It stops at a share of the energy or a part of the chunks; when late at less, above a floor.
     With error feedback, SGD with any contraction of the payload converges at the rate of SGD
     without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019). It
-    needs an order that tells what chunks are worth and which must arrive, such as `by-energy`.
+    needs an order that sends the energy of chunks and which must arrive, such as `by-energy`.
 
     Args:
         share: the share of the energy at which a transfer ends that is not late; above 0.
         patience: a transfer is late after so many times what calm ones took recently from the
             slowest peer, counted from its first sign; at least 1.
-        at_most: the share of the chunks that is enough where they are the most energetic ones or
+        at_most: the share of the chunks that suffices where they are the most energetic ones or
             hold as much; above 0, up to 1.
         floor: the share of the energy with which a late transfer ends, where what must arrive
             without energy is there; above 0, up to 1. None: with what must arrive.
     """
 
     name = "bounded-energy"
-    unsaid = ("at_most",)
+    newer = ("at_most",)
     share: float = 0.95
     patience: float = 1.2
     at_most: float = 1.0
     floor: float | None = None
-    needs_worth = True
+    needs_energy = True
 
     def __post_init__(self) -> None:
         for option in ("share", "at_most", "floor"):
@@ -706,7 +617,7 @@ class BoundedEnergy(_Named):
         check_number("patience", self.patience, least=1)
 
     def tolerance(self, critical: bool) -> float:
-        """What it gives up of the energy when it is not late; of the chunks it is often more."""
+        """Returns the part of the energy that may be missing; of the chunks it may be more."""
         return 1 - self.share
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
@@ -714,9 +625,9 @@ class BoundedEnergy(_Named):
 
 
 class EnergyRule(StopRule):
-    """Stops once what must arrive is there, with the share; of a late transfer less is enough."""
+    """Stops once all that must arrive is there, with the share; a late transfer needs less."""
 
-    looks_back = True
+    needs_slowest = True
 
     def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
         self._policy = policy
@@ -724,11 +635,11 @@ class EnergyRule(StopRule):
         self._needed: NDArray[np.int64] | None = None  # what must arrive
         self._in_any_case: NDArray[np.int64] | None = None  # of a late transfer, too
         self._fewest = layout.chunk_count  # chunks that can hold the share
-        self._share = policy.share  # less where fewer chunks are enough
+        self._share = policy.share  # less where fewer chunks suffice
         self._late_s: float | None = None
 
     def satisfied(self, progress: Progress) -> bool:
-        if not self._knows(progress):
+        if not self._has_levels(progress):
             return False
         if self._is_late(progress):
             return not self._lacking_late(progress)
@@ -744,7 +655,7 @@ class EnergyRule(StopRule):
         return None if late_s is None or progress.now_s >= late_s else late_s
 
     def missing(self, progress: Progress) -> int | None:
-        if not self._knows(progress):
+        if not self._has_levels(progress):
             return self._chunk_count - progress.received_count
         if self._is_late(progress):
             return self._lacking_late(progress)
@@ -756,15 +667,15 @@ class EnergyRule(StopRule):
         return late_s is not None and progress.now_s >= late_s
 
     def _late_from(self, progress: Progress) -> float | None:
-        """From when on the transfer is late; None while that is unknown."""
+        """Returns from when on the transfer is late; None while that is unknown."""
         first_s = progress.first_sign_s
-        if self._late_s is None and first_s is not None and self._knows(progress):
-            calm_s = self._calm_s(progress.slowest)
+        if self._late_s is None and first_s is not None and self._has_levels(progress):
+            calm_s = self._calm_time_s(progress.slowest)
             self._late_s = None if calm_s is None else first_s + self._policy.patience * calm_s
         return self._late_s
 
-    def _calm_s(self, slowest: Sequence[tuple[float, int]]) -> float | None:
-        """What calm transfers take that need as many chunks as this one; None for unknown."""
+    def _calm_time_s(self, slowest: Sequence[tuple[float, int]]) -> float | None:
+        """Returns the time of calm transfers that needed about as many chunks; None: unknown."""
         fewest = self._fewest
         alike_s = sorted(
             took_s * max(1.0, fewest / count)
@@ -774,7 +685,7 @@ class EnergyRule(StopRule):
         return alike_s[int(len(alike_s) * _CALM)] if alike_s else None
 
     def _lacking_late(self, progress: Progress) -> int:
-        """How many chunks a late transfer lacks, at the least."""
+        """Returns how many chunks a late transfer lacks, at the least."""
         floor = self._policy.floor
         if floor is None:
             return self._lacking(progress, self._needed)
@@ -789,15 +700,15 @@ class EnergyRule(StopRule):
         lost = float(np.add.reduce(self._most, where=~progress.received))
         return lost * share <= got * (1 - share)
 
-    def _knows(self, progress: Progress) -> bool:
-        """Whether the sender has said what its chunks are worth; reads it when it has."""
-        if self._needed is not None or progress.worth is None:
+    def _has_levels(self, progress: Progress) -> bool:
+        """Returns whether the sender has sent the energy levels; reads them once."""
+        if self._needed is not None or progress.energy_levels is None:
             return self._needed is not None
-        worth = progress.worth
-        self._least, self._most = LEAST[worth], MOST[worth]
-        self._needed = np.flatnonzero(worth & MUST)
-        self._in_any_case = np.flatnonzero(worth == MUST)
-        self._fewest, self._share = enough(worth, self._policy.share, self._policy.at_most)
+        levels, policy = progress.energy_levels, self._policy
+        self._least, self._most = LEAST[levels], MOST[levels]
+        self._needed = np.flatnonzero(levels & MUST)
+        self._in_any_case = np.flatnonzero(levels == MUST)
+        self._fewest, self._share = needed_chunks(levels, policy.share, policy.at_most)
         return True
 
 
@@ -811,7 +722,7 @@ POLICIES: Registry[TolerancePolicy] = Registry(
 
 
 def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> TolerancePolicy:
-    """A policy from a number (a fixed tolerance), a text or a mapping; else ValueError.
+    """Returns the policy of a number (a fixed tolerance), a text or a mapping; else ValueError.
 
     `fixed:tolerance=0.008`, or {"policy": "phased", "low": 0.008, "high": 0.408}, where `name` may
     stand in place of `policy`.

@@ -99,8 +99,8 @@ MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
     (ControlMessage(MessageType.PONG), {}),
     (reason_message(MessageType.FAILED, "lost the server"), {"reason": "lost the server"}),
     (
-        ControlMessage(MessageType.WORTH, 9, bytes([200, 3, 128])),
-        {"worth": "c8:03:80", "must": "2"},
+        ControlMessage(MessageType.ENERGY, 9, bytes([200, 3, 128])),
+        {"energy": "c8:03:80", "must": "2"},
     ),
 ]
 

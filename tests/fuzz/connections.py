@@ -238,7 +238,7 @@ class Victim:
         assert len(incoming._early) <= IN_FLIGHT
         assert len(incoming._spares) <= 2 * IN_FLIGHT
         assert len(incoming._unasked.probes) <= REMEMBERED
-        assert len(incoming._unasked._worth) <= IN_FLIGHT
+        assert len(incoming._unasked._energy) <= IN_FLIGHT
         assert len(outgoing.senders) <= IN_FLIGHT
         for receiver in (*incoming.receivers.values(), *incoming._early.values()):
             repair = receiver.repair

@@ -1,4 +1,4 @@
-"""The protocol `bounded-energy`: worth, order, stop rule, and gather after gather."""
+"""The protocol `bounded-energy`: energy, order, stop rule, and gather after gather."""
 
 import math
 from collections import Counter
@@ -13,10 +13,10 @@ from testbed.transport import Leg, PayloadLayout, ProtocolError, chunk_energy, p
 from testbed.transport.congestion import FixedRate
 from testbed.transport.messages import ControlMessage, MessageType
 from testbed.transport.order import ORDERS, Arranger, ByEnergy, InOrder, OrderContext
-from testbed.transport.receiver import Incoming
+from testbed.transport.receiver import Incoming, TransferTimes
 from testbed.transport.repair import Passes
-from testbed.transport.settings import ConnectionSettings
-from testbed.transport.tolerance import BoundedEnergy, Lookback, Slowest
+from testbed.transport.settings import ConnectionSettings, SlowestPeer
+from testbed.transport.tolerance import BoundedEnergy
 from tests.transport.virtual import (
     SESSION,
     Two,
@@ -38,8 +38,8 @@ def energies(layout, payload):
 
 
 def must_of(arranger):
-    assert arranger.worth is not None
-    return arranger.worth >= chunk_energy.MUST
+    assert arranger.energy_levels is not None
+    return arranger.energy_levels >= chunk_energy.MUST
 
 
 class Rounds(Two):
@@ -73,7 +73,7 @@ class Rounds(Two):
         return float(energy[self.reports[-1].received].sum() / max(energy.sum(), 1e-300))
 
 
-# What chunks are worth.
+# The energy of chunks.
 
 
 @given(st.lists(st.floats(0, 1e12, allow_subnormal=False), min_size=1, max_size=50))
@@ -85,14 +85,14 @@ def test_an_energy_lies_between_the_bounds_of_its_byte(energies):
     assert (coded < chunk_energy.MUST).all()
 
 
-def test_what_is_no_number_must_arrive_and_zeros_are_worth_nothing():
+def test_what_is_no_number_must_arrive_and_zeros_have_no_energy():
     rows = np.ones((4, 8), "<f4")
     rows[1], rows[2, 3], rows[3, 0] = 0, np.nan, 3e38
     coded = chunk_energy.encode(chunk_energy.energies(rows.view(np.uint8)))
     assert coded.tolist() == [1, 0, chunk_energy.MUST, chunk_energy.MUST - 1]
 
 
-def test_what_chunks_are_worth_may_come_before_it_is_asked_for():
+def test_the_energy_of_chunks_may_come_before_it_is_asked_for():
     rounds = Rounds()
     transfer, payload = 0, random_payload(rounds.layout)
     rounds.worker.connection.post_send(transfer, payload, 0.0)
@@ -108,11 +108,11 @@ def test_what_chunks_are_worth_may_come_before_it_is_asked_for():
 def test_it_is_said_once_and_of_each_chunk():
     layout = layout_of(3)
     receiver, _ = new_receiver(layout, rule=BoundedEnergy().stop_rule(False)(layout))
-    with pytest.raises(ProtocolError, match="WORTH with a body of 2 bytes; valid: 3"):
-        receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\1\1"), 0.0)
-    receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
+    with pytest.raises(ProtocolError, match="ENERGY with a body of 2 bytes; valid: 3"):
+        receiver.on_message(ControlMessage(MessageType.ENERGY, 6, b"\1\1"), 0.0)
+    receiver.on_message(ControlMessage(MessageType.ENERGY, 6, b"\177\177\377"), 0.0)
     with pytest.raises(ProtocolError, match="valid: 3, once a transfer"):
-        receiver.on_message(ControlMessage(MessageType.WORTH, 6, b"\177\177\377"), 0.0)
+        receiver.on_message(ControlMessage(MessageType.ENERGY, 6, b"\177\177\377"), 0.0)
     receiver.on_datagrams(all_frames(layout), 0.0)
     assert receiver.stopped
 
@@ -121,7 +121,7 @@ def unasked(*bodies, **settings):
     """A server that was told of so many transfers what nobody has asked for: transfer and body."""
     rounds = Rounds(**settings)
     for transfer, body in bodies:
-        message = ControlMessage(MessageType.WORTH, transfer, body)
+        message = ControlMessage(MessageType.ENERGY, transfer, body)
         rounds.server.connection.on_control(message.encode(), 0.0)
     return rounds.server.connection
 
@@ -131,30 +131,30 @@ def post(connection, transfer):
     connection.post_receive(transfer, ARM.gather.stop_rule(False)(layout), layout.new_buffer(), 0.0)
 
 
-WORTH = b"\177" * CHUNKS
+ENERGY = b"\177" * CHUNKS
 
 
-def test_worth_of_a_transfer_that_is_skipped_is_refused():
-    connection = unasked((2, WORTH))
+def test_energy_of_a_transfer_that_is_skipped_is_refused():
+    connection = unasked((2, ENERGY))
     assert connection.lost is None
     post(connection, 4)
     assert "it sends transfer 2, which this side has skipped: it is at 4" in str(connection.lost)
 
 
-@pytest.mark.parametrize("bodies", [[WORTH, WORTH], [WORTH[1:]]])
-def test_worth_that_no_transfer_would_take_is_refused_before_it_is_asked_for(bodies):
+@pytest.mark.parametrize("bodies", [[ENERGY, ENERGY], [ENERGY[1:]]])
+def test_energy_that_no_transfer_would_take_is_refused_before_it_is_asked_for(bodies):
     connection = unasked(*((2, body) for body in bodies))
     assert f"bytes; valid: {CHUNKS}, once a transfer" in str(connection.lost)
 
 
 def test_a_peer_may_tell_ahead_of_no_more_transfers_than_may_be_in_flight():
-    three = [(number, WORTH) for number in (2, 4, 6)]
+    three = [(number, ENERGY) for number in (2, 4, 6)]
     connection = unasked(*three, transfers_in_flight=2)
-    assert "WORTHs for 3 transfers that nobody asked for; valid: at most 2" in str(connection.lost)
+    assert "ENERGYs for 3 transfers that nobody asked for; valid: at most 2" in str(connection.lost)
     connection = unasked(*three[:2], transfers_in_flight=2)
     assert connection.lost is None
     post(connection, 2)  # which makes room
-    connection.on_control(ControlMessage(MessageType.WORTH, 6, WORTH).encode(), 0.0)
+    connection.on_control(ControlMessage(MessageType.ENERGY, 6, ENERGY).encode(), 0.0)
     assert connection.lost is None
 
 
@@ -229,17 +229,17 @@ def test_what_must_arrive_holds_the_floor_and_goes_first(seed, floor):
     assert (np.diff(energy[ranked[must.sum() :]]) <= 0.13 * energy.max()).all()
 
 
-def worth_of(order, context):
-    values = order.arranger(context).worth
+def levels_of(order, context):
+    values = order.arranger(context).energy_levels
     assert values is not None
     return values
 
 
-def test_what_did_not_come_must_come_in_the_next_round_and_at_its_turn_in_any_case():
-    order = ByEnergy(floor=1e-9, within_rounds=50)  # in round n the chunk n has its turn
-    overdue = np.isin(np.arange(50), [7, 8])
-    usual = worth_of(order, context_of(8))
-    now = worth_of(order, context_of(8, overdue=overdue))
+def test_what_did_not_come_must_come_in_the_next_round_and_in_its_own_in_any_case():
+    order = ByEnergy(floor=1e-9, within_rounds=50)  # in round n chunk n must come
+    missed = np.isin(np.arange(50), [7, 8])
+    usual = levels_of(order, context_of(8))
+    now = levels_of(order, context_of(8, missed=missed))
     assert now[7] == usual[7] | chunk_energy.MUST > usual[7]
     assert now[8] == chunk_energy.MUST < usual[8]
     assert np.array_equal(now[9:], usual[9:])
@@ -278,7 +278,9 @@ def test_it_never_stops_above_its_bound(seed, share, late):
         received[chunk] = True
         slowest = [(10.0 if count % 4 else 99.0, count) for count in range(1, 161)]
         now_s = 20.0 if late else 19.9
-        state = progress(received, now_s=now_s, worth=values, first_sign_s=0.0, slowest=slowest)
+        state = progress(
+            received, now_s=now_s, energy_levels=values, first_sign_s=0.0, slowest=slowest
+        )
         least = rule.missing(state)
         whole = received[values >= chunk_energy.MUST].all()
         enough = energy[~received].sum() <= (1 - share) * energy.sum() * (1 + 1e-9)
@@ -308,13 +310,13 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
         rule, received = policy.stop_rule(False)(layout_of(80)), np.zeros(80, np.bool_)
         for count, chunk in enumerate(order, start=1):
             received[chunk] = True
-            if rule.satisfied(progress(received, worth=values)):
+            if rule.satisfied(progress(received, energy_levels=values)):
                 return count, energy[received].sum() / energy.sum()
         raise AssertionError("it lacks something")
 
-    largest_first = chunk_energy.by_worth(values)
+    largest_first = chunk_energy.by_level(values)
     count, held = needed(largest_first)
-    assert count == min(most, chunk_energy.enough(values, 0.95)[0])
+    assert count == min(most, chunk_energy.needed_chunks(values, 0.95)[0])
     # A byte is rounded to a sixth of a power of two.
     assert needed(draws.permutation(80))[1] >= held / 1.27
     fewest, _ = needed(largest_first[::-1])
@@ -334,7 +336,9 @@ def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
     slowest = [(1.0, count) for count in range(1, 161)]
     for chunk in draws.permutation(80):
         received[chunk] = True
-        state = progress(received, now_s=100.0, worth=values, first_sign_s=0.0, slowest=slowest)
+        state = progress(
+            received, now_s=100.0, energy_levels=values, first_sign_s=0.0, slowest=slowest
+        )
         least = rule.missing(state)
         if rule.satisfied(state):
             assert least == 0
@@ -351,11 +355,11 @@ def test_it_says_at_the_least_how_many_more_must_come():
     rule = BoundedEnergy(share=0.5).stop_rule(False)(layout_of(4))
     values = np.array([0, 127, 127, 127 | chunk_energy.MUST], np.uint8)
 
-    def having(*received, worth=values):
-        return progress(np.isin(np.arange(4), received), worth=worth)
+    def having(*received, energy_levels=values):
+        return progress(np.isin(np.arange(4), received), energy_levels=energy_levels)
 
-    assert rule.missing(having(0, worth=None)) == 3
-    assert not rule.satisfied(having(0, 1, 2, worth=None))
+    assert rule.missing(having(0, energy_levels=None)) == 3
+    assert not rule.satisfied(having(0, 1, 2, energy_levels=None))
     assert rule.missing(having()) == 2
     assert rule.missing(having(1, 2)) == 1
     assert not rule.satisfied(having(1, 2))
@@ -366,7 +370,7 @@ def late_progress(recent):
     """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
     values = np.array([chunk_energy.MUST | 90, 90, 90, 90], np.uint8)
     at_s = dict.fromkeys(("now_s", "first_s", "last_s", "first_sign_s"), 4.0)
-    return progress(FIRST, **at_s, worth=values, slowest=recent)
+    return progress(FIRST, **at_s, energy_levels=values, slowest=recent)
 
 
 def test_when_it_is_late_is_decided_once():
@@ -393,13 +397,13 @@ def test_one_that_had_fewer_chunks_counts_as_if_it_had_gone_on(took, late_s):
 def test_a_transfer_is_not_late_because_it_was_asked_for_late():
     layout = layout_of(4)
     rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
-    lookback = Lookback()
-    lookback.note(0, (1.0, 4))
-    receiver, _ = new_receiver(layout, rule=None, lookback=lookback)
+    times = TransferTimes()
+    times.note(0, (1.0, 4))
+    receiver, _ = new_receiver(layout, rule=None, times=times)
     receiver.on_datagrams(all_frames(layout)[:1], 0.0)
     receiver.adopt(layout.new_buffer(), rule, 10.0)
     body = bytes([chunk_energy.MUST | 90, 90, 90, 90])
-    receiver.on_message(ControlMessage(MessageType.WORTH, 6, body), 10.0)
+    receiver.on_message(ControlMessage(MessageType.ENERGY, 6, body), 10.0)
     assert not receiver.stopped
     assert receiver.next_deadline_s() == 12.0
     receiver.on_deadline(12.0)
@@ -411,7 +415,7 @@ def test_a_transfer_is_not_late_because_it_was_asked_for_late():
 def test_what_comes_after_it_was_asked_for_tells_how_long_others_take(early, took):
     layout = layout_of(4)
     receiver, _ = new_receiver(layout, rule=None)
-    receiver.on_message(ControlMessage(MessageType.WORTH, 6, bytes([90] * 4)), 0.0)
+    receiver.on_message(ControlMessage(MessageType.ENERGY, 6, bytes([90] * 4)), 0.0)
     receiver.on_datagrams(all_frames(layout)[:early], 0.0)
     posted_s = 10.0 if early else 0.0
     receiver.adopt(layout.new_buffer(), BoundedEnergy().stop_rule(False)(layout), posted_s)
@@ -423,22 +427,22 @@ def test_what_comes_after_it_was_asked_for_tells_how_long_others_take(early, too
 
 def test_no_transfer_is_late_before_the_slowest_peer_would_be_there():
     # The other peer takes ten times as long: what this one gives up before that wins nothing.
-    slowest = Slowest()
-    quick, slow = Lookback(slowest=slowest), Lookback(slowest=slowest)
+    slowest = SlowestPeer()
+    quick, slow = TransferTimes(slowest=slowest), TransferTimes(slowest=slowest)
     for transfer in range(8):
         slow.note(transfer, (10.0, 4))
         quick.note(transfer, (1.0, 4))
     quick.note(8, (1.0, 4))  # of the present round, whose slowest is not known
     layout = layout_of(4)
     rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
-    receiver, _ = new_receiver(layout, number=8, rule=rule, lookback=quick)
+    receiver, _ = new_receiver(layout, number=8, rule=rule, times=quick)
     body = bytes([chunk_energy.MUST | 90, 90, 90, 90])
-    receiver.on_message(ControlMessage(MessageType.WORTH, 8, body), 0.0)
+    receiver.on_message(ControlMessage(MessageType.ENERGY, 8, body), 0.0)
     assert receiver.next_deadline_s() == 20.0
 
 
 def test_one_that_was_cut_short_does_not_stand_for_the_round():
-    slowest = Slowest()
+    slowest = SlowestPeer()
     for took in ((2.0, 10), (9.0, 4), (3.0, 8)):
         slowest.note(0, took)
     assert list(slowest.before(1)) == [(3.0, 8)]
@@ -456,7 +460,7 @@ class Slow:
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_transfers_that_may_be_under_way_with_others_do_not_count(in_flight):
     # The quick peer is as far ahead as it may be; the slow one takes three times as long.
-    slowest, slow = Slowest(in_flight=in_flight), Slow()
+    slowest, slow = SlowestPeer(in_flight=in_flight), Slow()
     slowest.join(slow)
     for transfer in range(40):
         slow.receivers[transfer] = None
@@ -479,12 +483,12 @@ def test_all_connections_of_a_side_look_back_on_the_slowest():
     )
     one, other = (Incoming(peer, settings, [], Counter()) for peer in ("a", "b"))
     for transfer in range(8):
-        one._lookback.note(transfer, (5.0, 4))
+        one._times.note(transfer, (5.0, 4))
     make = BoundedEnergy().stop_rule(False)
     other.post(8, make(layout), layout.new_buffer(), 0.0)
     assert list(other.receivers[8]._progress().slowest) == [(5.0, 4)] * 8
     one.post(9, make(layout), layout.new_buffer(), 0.0)
-    one._lookback.note(8, (5.0, 4))  # it is still under way with the other
+    one._times.note(8, (5.0, 4))  # it is still under way with the other
     assert list(one.receivers[9]._progress().slowest) == [(5.0, 4)] * 8
 
 
@@ -495,8 +499,8 @@ def test_the_preset_says_against_what_energy_is_measured(per):
     layout.floats(buffer)[:] = [9.0, 9.0, 9.0, 9.0, 0.1, 0.1, 0.1, 0.1]
     order = ORDERS.create(preset("bounded-energy", per=per).order, seed=0)
     arrange = order.arranger(OrderContext(transfer=2, layout=layout, rows=layout.rows(buffer)))
-    assert isinstance(arrange, Arranger) and arrange.worth is not None
-    values = arrange.worth
+    assert isinstance(arrange, Arranger) and arrange.energy_levels is not None
+    values = arrange.energy_levels
     large, small = values[:2] & ~np.uint8(chunk_energy.MUST)
     assert large == chunk_energy.MUST - 1
     assert (small == large) == (per == "tensor")
@@ -531,7 +535,7 @@ def test_a_hit_transfer_takes_little_longer_than_a_calm_one(loss, most):
 
 def test_a_calm_transfer_ends_with_a_part_of_the_chunks():
     rounds = Rounds(spread=0.3, arm=(arm := preset("bounded-energy", at_most=0.2)), seed=4)
-    must = -(-CHUNKS // 61)  # have their turn
+    must = -(-CHUNKS // 61)  # of each round
     for _ in range(10):
         # They hold more than so many of any others, and far less than the share.
         assert 0.2 < rounds.round(policy=arm.gather) < 0.7

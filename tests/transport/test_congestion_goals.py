@@ -421,7 +421,7 @@ def feedback(lost_share, queueing=False, sent=160):
         lost_share=lost_share,
         queueing=queueing,
         sent_bytes=sent * 1514,
-        enough_bytes=100 * 1514,
+        needed_bytes=100 * 1514,
     )
 
 

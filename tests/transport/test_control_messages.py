@@ -124,7 +124,7 @@ def test_the_smallest_and_the_largest_body_are_taken_and_no_other(kind):
         MessageType.ACK: (16, 16 + (1 << 12)),
         MessageType.ANNOUNCE: (0, 1 << 16),
         MessageType.FAILED: (0, 1024),
-        MessageType.WORTH: (1, CHUNKS),
+        MessageType.ENERGY: (1, CHUNKS),
     }.get(kind, (0, 0))
     for size in {smallest, largest}:
         assert len(ControlParser(LIMITS).feed(ControlMessage(kind, 0, bytes(size)).encode())) == 1

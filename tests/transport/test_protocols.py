@@ -49,7 +49,7 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("dblp", {"carrier": "sctp"}, "carrier is 'sctp'; valid: udp, tcp"),
         ("dblp", {"coding": "two-values"}, "coding is 'two-values'; our own transport sends"),
         ("dblp", {"gather": {"tolerance": 0.1}}, "gather: .* needs the key 'policy'"),
-        ("dblp", {"gather": "bounded-energy"}, "gather: .* needs an order that tells"),
+        ("dblp", {"gather": "bounded-energy"}, "gather: .* needs an order that sends"),
         ("bounded-energy", {"marks": "layer-and-magnitude"}, "by-energy tells .* would change"),
         ("bounded-energy", {"within_rounds": 0}, "within_rounds is 0; valid: a whole number, 1 or"),
         ("tcp", {"gather": 0.1}, "reliable"),

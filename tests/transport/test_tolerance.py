@@ -141,20 +141,20 @@ def test_no_tensor_ever_loses_more_than_its_bound(counts, bounds, seed):
 
 
 class CountingBounds(TensorBounds):
-    """Counts its looks at the whole transfer."""
+    """Counts how often it counts the whole transfer."""
 
-    looks = 0
+    counts = 0
 
-    def _look(self, state):
-        self.looks += 1
-        return super()._look(state)
+    def _count(self, progress):
+        self.counts += 1
+        return super()._count(progress)
 
 
 @pytest.mark.parametrize("order", ["in-order", "shuffled"])
 @pytest.mark.parametrize(
     ("bounds", "late"), [([0.1, 0.1, 0.1], ()), ([0.1, 0.0, 0.1], (20_001,)), ([0.4, 0.0, 0.1], ())]
 )
-def test_few_looks_at_the_whole_transfer_find_its_end(bounds, late, order):
+def test_few_counts_of_the_whole_transfer_find_its_end(bounds, late, order):
     """Also while one chunk that must arrive is late, and others come one by one."""
     layout = PayloadLayout([("a", 80_000), ("b", 16), ("c", 80_000)], 16)
     rule = CountingBounds(layout=layout, bounds=bounds)
@@ -171,7 +171,7 @@ def test_few_looks_at_the_whole_transfer_find_its_end(bounds, late, order):
         if rule.satisfied(state):
             break
         steps.append(count + rule.missing(state))
-    assert rule.looks < 20
+    assert rule.counts < 20
     assert max(steps) <= count  # it never takes more to be missing than are
     assert min(count + 1 - step for step in steps) >= 1
     for enough in (True, False):

@@ -51,7 +51,7 @@ class Feedback:
         lost_share: of the latest datagrams, as the repair estimates it; 0 where it does not.
         queueing: a full queue may cause the losses, as far as is known.
         sent_bytes: of this transfer.
-        enough_bytes: of this transfer, so many would probably do without loss.
+        needed_bytes: of this transfer, so many would probably do without loss.
     """
 
     now_s: float
@@ -66,7 +66,7 @@ class Feedback:
     lost_share: float = 0.0
     queueing: bool = True
     sent_bytes: int = 0
-    enough_bytes: float = math.inf
+    needed_bytes: float = math.inf
 
 
 class CongestionControl(ABC):

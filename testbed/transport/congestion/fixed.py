@@ -73,4 +73,4 @@ class CompensatedRate(FixedRate):
         counts = feedback.lost_share >= _LEAST_LOSS and not feedback.queueing
         self._lost_share = feedback.lost_share if counts else 0.0
         self._sent_bytes = feedback.sent_bytes
-        self._late_bytes = _PATIENCE * feedback.enough_bytes
+        self._late_bytes = _PATIENCE * feedback.needed_bytes

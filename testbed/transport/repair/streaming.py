@@ -140,7 +140,7 @@ class WorthiestFirstSender(StreamingSender):
         loss = self.estimates.loss
         if loss > _FIRST_RISK:
             return None
-        return math.ceil(arrange.enough / (1 - loss))
+        return math.ceil(arrange.needed / (1 - loss))
 
     def on_dry(self, now_s: float) -> None:
         if self._due.keeps and not self.in_flight:
