@@ -192,7 +192,7 @@ def axes() -> str:
         parts.append(_table("name", "option", "default", "meaning", rows=rows))
     models = []
     for name, model in MODELS.items():
-        build = pkgutil.resolve_name(f"testbed.training.models.{model.module}:{model.function}")
+        build = pkgutil.resolve_name(f"testbed.training.models.{model.builder}")
         models.append((f"`{name}`", model.inputs, docstrings.first_sentence(build)))
     parts.append("## models\n\nKey: `training.model`.\n")
     parts.append(_table("name", "takes", "what it is", rows=models))

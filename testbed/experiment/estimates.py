@@ -186,7 +186,7 @@ def _layout(run: Run) -> PayloadLayout:
     else:
         loaded = dataset.load(run.folder)
         classes, shape = loaded.classes, loaded.input_shape
-    layers = models.layer_map(training.model, classes=classes, input_shape=shape, kept=True)
+    layers = models.layer_map(training.model, classes=classes, input_shape=shape)
     sizes_of = models.layer_sizes(models.scaled(layers, getattr(training.pace, "scale", 1.0)))
     try:
         return _layouts.setdefault(key, PayloadLayout(sizes_of, chunk_bytes))

@@ -97,8 +97,7 @@ class ModelAndData:
             classes, shape = entry.published
         else:
             classes, shape = self.dataset.classes, self.dataset.input_shape
-        # A cached map imports nothing. A run that computes must import before the fork.
-        layers = models.layer_map(name, classes=classes, input_shape=shape, kept=not self._computes)
+        layers = models.layer_map(name, classes=classes, input_shape=shape)
         return models.scaled(layers, float(section.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
@@ -119,6 +118,7 @@ class ModelAndData:
         """Load what all processes share: the data, and the packages that the model needs."""
         _ = self.dataset, self.layers
         if self._computes:
+            models.BUILDERS.entry(self._training["model"])  # a cached layer map imports nothing
             # The first optimiser of a process imports it, which takes a second.
             importlib.import_module("torch._dynamo")
 

@@ -11,7 +11,7 @@ import pytest
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets
-from testbed.training.datasets import cifar10
+from testbed.training.datasets import images
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -48,8 +48,8 @@ def prepared(section):
 def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache, monkeypatch):
     content, file = archive(batch_files()), tmp_path / "a.tar.gz"
     file.write_bytes(content)
-    monkeypatch.setattr(cifar10, "_URL", file.as_uri())
-    monkeypatch.setattr(cifar10, "_ARCHIVE_SHA256", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(images, "_URL", file.as_uri())
+    monkeypatch.setattr(images, "_ARCHIVE_SHA256", hashlib.sha256(content).hexdigest())
     dataset, progress = prepared("cifar10")
     assert progress[-1] == (len(content), len(content))
     train = np.concatenate([records(seed) for seed in range(5)])
@@ -76,7 +76,7 @@ def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache, monke
 )
 def test_nothing_is_kept_of_a_failed_download(tmp_path, own_cache, monkeypatch, url, said):
     (tmp_path / "a.tar.gz").write_bytes(b"something else")
-    monkeypatch.setattr(cifar10, "_URL", url.format(folder=tmp_path))
+    monkeypatch.setattr(images, "_URL", url.format(folder=tmp_path))
     with pytest.raises(InputError, match=said) as caught:
         prepared("cifar10")
     assert "\n" not in str(caught.value)
@@ -93,7 +93,7 @@ def test_a_download_that_is_cut_off_is_told(own_cache, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=answer, args=[listener]).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/a.tar.gz"
-        monkeypatch.setattr(cifar10, "_URL", url)
+        monkeypatch.setattr(images, "_URL", url)
         with pytest.raises(InputError, match="not downloaded: 1000 of 9000 bytes came"):
             prepared("cifar10")
     assert list(own_cache.iterdir()) == []
@@ -111,7 +111,7 @@ def test_an_archive_in_a_folder_is_checked_against_the_published_sum(tmp_path, m
     sha256 = write_archive(tmp_path / "c")
     with pytest.raises(InputError, match=r"tar\.gz: its SHA-256 is .*, expected c4a38c5"):
         datasets.load({"name": "cifar10", "directory": "c"}, tmp_path)
-    monkeypatch.setattr(cifar10, "_ARCHIVE_SHA256", sha256)
+    monkeypatch.setattr(images, "_ARCHIVE_SHA256", sha256)
     dataset = datasets.load({"name": "cifar10", "directory": "c"}, tmp_path)
     assert dataset.facts["train_examples"] == 30
 
@@ -126,6 +126,6 @@ def test_what_is_wrong_with_cifar10_files_is_named(tmp_path, monkeypatch):
         ("short", short, "data_batch_2.bin has 18000 bytes; valid: a multiple of 3073"),
         ("none", "", "none holds no cifar-10-binary.tar.gz"),
     ):
-        monkeypatch.setattr(cifar10, "_ARCHIVE_SHA256", sha256)
+        monkeypatch.setattr(images, "_ARCHIVE_SHA256", sha256)
         with pytest.raises(InputError, match=said):
             datasets.load({"name": "cifar10", "directory": folder}, tmp_path)

@@ -255,15 +255,15 @@ def test_perplexity_of_a_guess_is_the_vocabulary_s_size():
 def test_a_kept_map_of_a_published_model_is_exact_and_imports_no_package(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     published: dict[str, Any] = {"classes": 1000, "input_shape": (3, 224, 224)}
-    made = models.layer_map("efficientnet-b0", kept=True, **published)
+    made = models.layer_map("efficientnet-b0", **published)
     assert sum(size for _, size in models.layer_sizes(made)) == 5_288_548
     assert made == models.layer_map("efficientnet-b0", **published)
     for size in (COLOUR, published):
-        kept = models.layer_map("efficientnet-b0", kept=True, **size)
+        kept = models.layer_map("efficientnet-b0", **size)
         assert (kept == made) is (size is published)
     code = (
         "import sys; from testbed.training import models;"
-        "found = models.layer_map('efficientnet-b0', kept=True, classes=1000,"
+        "found = models.layer_map('efficientnet-b0', classes=1000,"
         " input_shape=(3, 224, 224));"
         "print(len(found), {'transformers', 'torch'} & set(sys.modules))"
     )

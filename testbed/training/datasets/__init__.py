@@ -15,16 +15,17 @@ from pydantic import TypeAdapter
 from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
-from testbed.training.datasets import cifar10, digits, glyphs, stdlib_text, user
+from testbed.training.datasets import glyphs, stdlib_text, user
 from testbed.training.datasets.base import Dataset, DatasetParameters
+from testbed.training.datasets.images import Cifar10, Digits
 
 DATASETS: Registry[Any] = Registry(
     "data set",
     {
-        "digits": digits.Parameters,
+        "digits": Digits,
         "glyphs": glyphs.Parameters,
         "stdlib-text": stdlib_text.Parameters,
-        "cifar10": cifar10.Parameters,
+        "cifar10": Cifar10,
     },
     own="load",
 )
@@ -50,7 +51,7 @@ AnyDataset = Annotated[
         by_name=True,
     ),
 ]
-DEFAULT = digits.Parameters()
+DEFAULT = Digits()
 _ANY: TypeAdapter[DatasetParameters] = TypeAdapter(AnyDataset)
 
 

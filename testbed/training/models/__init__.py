@@ -11,6 +11,7 @@ gradient. Buffers, such as running statistics, are not sent: each replica keeps 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,25 +40,24 @@ LayerMap = list[tuple[str, tuple[int, ...]]]
 class Entry:
     """A model of the registry: what builds it, and the classes and input shape as published."""
 
-    module: str
-    function: str
+    builder: str  # module:function, in this package
     inputs: Literal["images", "tokens"] = "images"
     published: tuple[int, tuple[int, ...]] | None = None
 
 
 MODELS: dict[str, Entry] = {
-    "small-cnn": Entry("small", "cnn"),
-    "mlp": Entry("small", "mlp"),
-    "alexnet": Entry("alexnet", "build", published=_IMAGENET),
-    "resnet50": Entry("huggingface", "resnet", published=_IMAGENET),
-    "efficientnet-b0": Entry("huggingface", "efficientnet", published=_IMAGENET),
-    "densenet169": Entry("densenet", "build", published=_IMAGENET),
-    "gpt2-small": Entry("huggingface", "gpt2_small", "tokens", published=(50_257, (1024,))),
-    "gpt2-tiny": Entry("huggingface", "gpt2_tiny", "tokens"),
+    "small-cnn": Entry("convolutional:small_cnn"),
+    "mlp": Entry("convolutional:mlp"),
+    "alexnet": Entry("convolutional:alexnet", published=_IMAGENET),
+    "resnet50": Entry("huggingface:resnet", published=_IMAGENET),
+    "efficientnet-b0": Entry("huggingface:efficientnet", published=_IMAGENET),
+    "densenet169": Entry("convolutional:densenet169", published=_IMAGENET),
+    "gpt2-small": Entry("huggingface:gpt2_small", "tokens", published=(50_257, (1024,))),
+    "gpt2-tiny": Entry("huggingface:gpt2_tiny", "tokens"),
 }
 BUILDERS: Registry[Any] = Registry(
     "model",
-    {name: f"{__name__}.{entry.module}:{entry.function}" for name, entry in MODELS.items()},
+    {name: f"{__name__}.{entry.builder}" for name, entry in MODELS.items()},
     own="build",
 )
 
@@ -90,15 +90,14 @@ def layer_map(
     *,
     classes: int = DIGITS_CLASSES,
     input_shape: Sequence[int] = DIGITS_SHAPE,
-    kept: bool = False,
 ) -> LayerMap:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
-    It is built on torch's meta device; a user's that cannot be is built as usual. With `kept`, the
-    map of a built-in model is cached: the next call imports no large package.
+    It is built on torch's meta device; a user's that cannot be is built as usual. The map of a
+    built-in model is cached: the next call imports no large package.
     """
     shape = tuple(input_shape)
-    if not kept or name not in MODELS:
+    if name not in MODELS:
         return _layer_map(name, classes, shape)
     sources = Path(__file__).parent.glob("*.py")
     key = {
@@ -111,19 +110,14 @@ def layer_map(
 
     def as_arrays() -> cache.Arrays:
         names, shapes = zip(*_layer_map(name, classes, shape), strict=True)
-        return {
-            "names": np.array(names),
-            "shapes": np.array([" ".join(map(str, each)) for each in shapes]),
-        }
+        return {"names": np.array(names), "shapes": np.array([str(list(size)) for size in shapes])}
 
     try:
         stored = cache.arrays("layers", key, as_arrays)
-    except InputError:  # there is no place to keep it, or its own, which is then told
+    except InputError:  # there is no cache folder, or the model raises it again
         return _layer_map(name, classes, shape)
-    return [
-        (str(each), tuple(map(int, str(sizes).split())))
-        for each, sizes in zip(stored["names"], stored["shapes"], strict=True)
-    ]
+    pairs = zip(stored["names"], stored["shapes"], strict=True)
+    return [(str(tensor), tuple(json.loads(str(size)))) for tensor, size in pairs]
 
 
 def _version(package: str) -> str:
@@ -143,7 +137,7 @@ def _layer_map(name: str, classes: int, input_shape: tuple[int, ...]) -> LayerMa
         if name in MODELS:
             raise
         model = build(name, 0, classes=classes, input_shape=input_shape)
-    return [(each, tuple(tensor.shape)) for each, tensor in trained(model)]
+    return [(layer, tuple(tensor.shape)) for layer, tensor in trained(model)]
 
 
 def scaled(layers: LayerMap, scale: float) -> LayerMap:
@@ -160,7 +154,7 @@ def layer_sizes(layers: LayerMap) -> list[tuple[str, int]]:
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Name and tensor of every trained weight, each once, in the order of the flat gradient."""
-    return [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    return [(name, tensor) for name, tensor in model.named_parameters() if tensor.requires_grad]
 
 
 def _built_in(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
@@ -184,7 +178,7 @@ def _checked(name: str, model: object) -> nn.Module:
     weights = trained(model)
     if not weights:
         raise InputError(f"{name}: the model has no weights to train")
-    for each, tensor in weights:
+    for weight, tensor in weights:
         if tensor.dtype != torch.float32:
-            raise InputError(f"{name}: weight {each!r} is {tensor.dtype}; valid: torch.float32")
+            raise InputError(f"{name}: weight {weight!r} is {tensor.dtype}; valid: torch.float32")
     return model

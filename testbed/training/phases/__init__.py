@@ -1,7 +1,7 @@
 """Phase detectors: when is training critical, so that little loss is tolerated?
 
-`base` says what one is. To add one: a file here and a line in `DETECTORS`; or a file of your own,
-`phases: {detector: ./mine.py}`. Imports numpy, pydantic and `testbed.shared`.
+`base` has the interface. To add one: a class in `detectors` and a line in `DETECTORS`; or a file of
+your own, `phases: {detector: ./mine.py}`. Imports numpy, pydantic and `testbed.shared`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from typing import Annotated
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.training.detector import Detector, Observation
-from testbed.training.phases import schedule
 from testbed.training.phases.base import DetectorParameters, observe
-from testbed.training.phases.gradient_norm import GradientNormPhases
+from testbed.training.phases.detectors import (
+    AlwaysCritical,
+    GradientNormPhases,
+    NeverCritical,
+    SchedulePhases,
+)
 
 DETECTORS: Registry[DetectorParameters] = Registry(
     "detector",
     {
         "gradient-norm": GradientNormPhases,
-        "always-critical": schedule.AlwaysCritical,
-        "never-critical": schedule.NeverCritical,
-        "schedule": schedule.Parameters,
+        "always-critical": AlwaysCritical,
+        "never-critical": NeverCritical,
+        "schedule": SchedulePhases,
     },
     own="Parameters",
     base=DetectorParameters,

@@ -1,10 +1,7 @@
-"""CIFAR-10 in its binary form: 60,000 colour images of 32 x 32 pixels in 10 classes.
-
-Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. A record is one byte for
-the label, then 1,024 bytes each for red, green and blue.
-"""
+"""Images of published data sets: handwritten digits and CIFAR-10."""
 
 import tarfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,13 @@ from pydantic import Field
 
 from testbed.shared.yaml_input import InputError
 from testbed.training.datasets import cache
-from testbed.training.datasets.base import Dataset, DatasetParameters, Progress, images_dataset
+from testbed.training.datasets.base import (
+    Dataset,
+    DatasetParameters,
+    Progress,
+    images_dataset,
+    split_by_seed,
+)
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 _URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
@@ -26,8 +29,49 @@ _LARGEST_FILE_BYTES = 10_000 * _RECORD_BYTES
 _Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-class Parameters(DatasetParameters):
-    """Read from the archive in `directory`, or else downloaded once; its SHA-256 is checked."""
+class Digits(DatasetParameters):
+    """Handwritten digits of scikit-learn: 1,797 images of 8 x 8 pixels, 359 of them for testing."""
+
+    name: str = "digits"
+
+    def load(self, folder: Path | None) -> Dataset:
+        """Inputs (1, 8, 8), 10 classes."""
+        version = metadata.version("scikit-learn")
+        try:
+            # Cached, because importing scikit-learn takes a second or two in every run.
+            arrays = cache.arrays("digits", {"scikit-learn": version}, _from_package)
+        except InputError:  # no cache folder
+            arrays = _from_package()
+        images, labels = arrays["images"], arrays["labels"]
+        train, test = split_by_seed(len(labels))
+        return images_dataset(
+            train=(images[train], labels[train]),
+            test=(images[test], labels[test]),
+            classes=10,
+            source="digits",
+            origin={"name": self.name, "scikit-learn": version},
+        )
+
+    def train_count(self) -> int:
+        """Four fifths of all images."""
+        return 1438
+
+
+def _from_package() -> cache.Arrays:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return {
+        "images": bunch.images.astype(np.float32)[:, None],
+        "labels": bunch.target.astype(np.int64),
+    }
+
+
+class Cifar10(DatasetParameters):
+    """60,000 colour images of 32 x 32 pixels in 10 classes (Krizhevsky, 2009).
+
+    Read from the archive in `directory`, or else downloaded once; its SHA-256 is checked.
+    """
 
     directory: str | None = Field(default=None, description="relative to the YAML file")
 
