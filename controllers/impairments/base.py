@@ -1,4 +1,4 @@
-"""What a kind of impairment derives from: its keys in YAML, begin, end, and measured effect."""
+"""The base of all kinds of impairments: keys in YAML, begin, end, measured effect, the lab."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ LEGS_OF = {
     "both": ("gather", "broadcast"),
     "round": ("round",),
 }
-
-
 RateBps = Annotated[int, Field(ge=10_000, le=100_000_000_000)]
 
 # When it occurs
@@ -50,39 +48,27 @@ class _Repetition(BaseModel):
     )
 
 
-class _OfRounds(_Repetition):
-    """Rounds from `from` to `until`, both included."""
+class SomeRounds(_Repetition):
+    """Every `every`-th of the rounds `from` to `until`, or `random` ones, drawn with the seed."""
 
     from_: int = Field(default=0, ge=0, alias="from", description="the first round it may hit")
     until: int | None = Field(default=None, ge=0, description="the last one; default: of the run")
+    every: int | None = Field(default=None, ge=1, description="rounds from one to the next")
+    random: int | None = Field(default=None, ge=1, description="how many are drawn instead")
 
     @model_validator(mode="after")
-    def _is_not_empty(self) -> _OfRounds:
+    def _is_not_empty(self) -> SomeRounds:
+        if (self.every is None) == (self.random is None):
+            raise ValueError("needs either every or random")
         if self.until is not None and self.until < self.from_:
             raise ValueError(f"no round from {self.from_} until {self.until}; valid: until >= from")
         return self
 
-    def candidates(self, rounds: int) -> range:
+    def resolved(self, rounds: int, seed: str) -> list[int]:
         last = rounds - 1 if self.until is None else self.until
-        return range(self.from_, last + 1)
-
-
-class EveryRounds(_OfRounds):
-    """Each `every`-th round."""
-
-    every: int = Field(ge=1, description="rounds from one to the next")
-
-    def hit(self, rounds: int, seed: str) -> list[int]:
-        return list(self.candidates(rounds)[:: self.every])
-
-
-class RandomRounds(_OfRounds):
-    """A number of distinct rounds, drawn with the run's seed."""
-
-    random: int = Field(ge=1, description="how many are drawn")
-
-    def hit(self, rounds: int, seed: str) -> list[int]:
-        candidates = self.candidates(rounds)
+        candidates = range(self.from_, last + 1)
+        if self.random is None:
+            return list(candidates[:: self.every])
         if self.random > len(candidates):
             raise ValueError(
                 f"rounds.random: {self.random}: there are only {len(candidates)} rounds to "
@@ -114,49 +100,44 @@ class EverySeconds(_Repetition):
         return [round(self.from_ + number * self.every, 9) for number in range(count)]
 
 
-def _form(value: Any) -> str | None:
-    if isinstance(value, list | tuple):
-        return "list"
-    for name in ("every", "random"):
-        if (isinstance(value, dict) and name in value) or hasattr(value, name):
-            return name
-    return None
+def _list_or(keys: set[str], forms: str) -> Discriminator:
+    """Tell a list from a mapping that has one of some keys."""
+
+    def form(value: Any) -> str | None:
+        if isinstance(value, list | tuple):
+            return "list"
+        has_key = isinstance(value, Mapping) and not keys.isdisjoint(value)
+        return "mapping" if has_key or isinstance(value, _Repetition) else None
+
+    message = f"must be a list of {forms}"
+    return Discriminator(form, custom_error_type="repetition", custom_error_message=message)
 
 
-def _wrong(what: str) -> Discriminator:
-    message = f"must be a list of {what}"
-    return Discriminator(_form, custom_error_type="repetition", custom_error_message=message)
-
-
+Round = Annotated[int, Field(ge=0)]
 Rounds = Annotated[
-    Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), Tag("list")]
-    | Annotated[EveryRounds, Tag("every")]
-    | Annotated[RandomRounds, Tag("random")],
-    _wrong(
+    Annotated[list[Round], Field(min_length=1), Tag("list")]
+    | Annotated[SomeRounds, Tag("mapping")],
+    _list_or(
+        {"every", "random"},
         "round numbers, {every: ..., from: ..., until: ...} or {random: COUNT, from: ..., "
-        "until: ...}"
+        "until: ...}",
     ),
 ]
+Instant = Annotated[float, Field(ge=0, le=1e6)]
 Instants = Annotated[
-    Annotated[
-        list[Annotated[float, Field(ge=0, le=1e6)]],
-        Field(min_length=1, max_length=_MOST_INSTANTS),
-        Tag("list"),
-    ]
-    | Annotated[EverySeconds, Tag("every")],
-    _wrong("seconds, or {every: ..., from: ..., until: ...}"),
+    Annotated[list[Instant], Field(min_length=1, max_length=_MOST_INSTANTS), Tag("list")]
+    | Annotated[EverySeconds, Tag("mapping")],
+    _list_or({"every"}, "seconds, or {every: ..., from: ..., until: ...}"),
 ]
 
 
-def _resolved_rounds(
-    repetition: list[int] | EveryRounds | RandomRounds, rounds: int, seed: str
-) -> list[int]:
+def _resolved_rounds(choice: list[int] | SomeRounds, rounds: int, seed: str) -> list[int]:
     """List the rounds in order."""
-    if isinstance(repetition, list):
-        hit, until = sorted(repetition), None
+    if isinstance(choice, list):
+        hit, first, until = sorted(choice), 0, 0
     else:
-        hit, until = repetition.hit(rounds, seed), repetition.until
-    last = max(hit[-1] if hit else getattr(repetition, "from_", 0), until or 0)
+        hit, first, until = choice.resolved(rounds, seed), choice.from_, choice.until or 0
+    last = max(hit[-1] if hit else first, until)
     if last >= rounds or not hit:
         raise ValueError(f"rounds: round {last} is never reached; valid: 0 to {rounds - 1}")
     if len(hit) > _MOST_HIT_ROUNDS:
@@ -428,7 +409,7 @@ class ArrivalFilter(Protocol):
 
 
 class LabAccess(ABC):
-    """What an impairment may ask of the lab; `./lab simulate` has another class for its network.
+    """The lab, as far as an impairment may use it; `./lab simulate` has a class of its own.
 
     No method blocks the controller. Those that are not abstract are not there in virtual time.
 
