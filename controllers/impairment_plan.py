@@ -38,7 +38,7 @@ class Places:
         )
 
     def place(self, parameters: ImpairmentParameters) -> str:
-        """What an entry acts on: a host itself, or one direction (or both) of a link."""
+        """Name what an entry acts on: a host itself, or one direction (or both) of a link."""
         if "link" not in parameters.allowed_targets:
             return parameters.host
         ends = parameters.link or self._last_link(parameters.host)
@@ -47,7 +47,7 @@ class Places:
         return "->".join(ends)
 
     def rates_set(self, parameters: ImpairmentParameters) -> set[tuple[str, str]]:
-        """The directions of links whose rate an entry sets."""
+        """List the directions of links whose rate an entry sets."""
         if not parameters.sets_rate:
             return set()
         sender, receiver = parameters.link or self._last_link(parameters.host)
@@ -55,7 +55,7 @@ class Places:
         return {there, back} if parameters.sets_rate == "both ways" else {there}
 
     def check(self, parameters: ImpairmentParameters) -> None:
-        """Raises ValueError, which begins with the key, for a host or link that does not exist."""
+        """Raise ValueError, which begins with the key, for a host or link that does not exist."""
         if parameters.link is not None:
             if not any(set(parameters.link) == set(link) for link in self.links):
                 valid = ", ".join(f"[{first}, {second}]" for first, second in self.links)
@@ -70,7 +70,7 @@ class Places:
             if host not in self.hosts:
                 raise ValueError(f"{key}: unknown host {host!r}; {one_of(host, self.hosts)}")
         if parameters.acts_on_process and self.working_hosts:
-            working = [each for each in self.hosts if each in self.working_hosts]
+            working = [host for host in self.hosts if host in self.working_hosts]
             if parameters.host not in working:
                 raise ValueError(
                     f"host: {parameters.host!r}: nothing of the workload runs there; "
@@ -104,8 +104,8 @@ class Places:
 def resolve(
     entries: Sequence[ImpairmentParameters], places: Places, *, rounds: int, seed: int
 ) -> list[dict[str, Any]]:
-    """The entries as plain data, with lists; InputError: a line for each wrong one."""
-    labels = [each.label for each in entries]
+    """Resolve the entries to plain data, with lists; InputError: a line for each wrong one."""
+    labels = [entry.label for entry in entries]
     for index, label in enumerate(labels):
         if label in labels[:index]:
             raise InputError(
@@ -118,14 +118,12 @@ def resolve(
     for index, entry in enumerate(entries):
         try:
             places.check(entry)
-            document = entry.resolved(seed=seed, rounds=rounds)
-            resolved.append(impairments.read(document))
+            documents.append(entry.resolved(seed=seed, rounds=rounds))
+            resolved.append(impairments.read(documents[-1]))
         except ValueError as error:
             key, colon, _ = str(error).partition(": ")
             where = f".{error}" if colon and key in type(entry).model_fields else f": {error}"
             wrong.append(f"impairments.{index}{where}")
-            continue
-        documents.append(document)
     if wrong:
         raise InputError(*wrong)
     for (index, first), (other, second) in itertools.combinations(enumerate(resolved), 2):
@@ -145,7 +143,7 @@ _WAIT = {"delay_s", "jitter_s"}
 
 
 def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places: Places) -> bool:
-    """Whether two entries that are in force at the same time would undo each other."""
+    """Tell whether two entries that are in force at the same time would undo each other."""
     if places.rates_set(first) & places.rates_set(second):
         return True
     alike = (first.exclusive and first.kind == second.kind) or both_change(first, second)
@@ -153,7 +151,7 @@ def contradict(first: ImpairmentParameters, second: ImpairmentParameters, places
 
 
 def both_change(first: ImpairmentParameters, second: ImpairmentParameters) -> set[str]:
-    """Which of delay_s, jitter_s and loss both change; delay and jitter bound each other."""
+    """List what both change of delay_s, jitter_s and loss; delay and jitter bound each other."""
     one, two = set(first.changes_middle), set(second.changes_middle)
     return one & two or (_WAIT if one & _WAIT and two & _WAIT else set())
 
@@ -163,21 +161,20 @@ def places_of(network: Mapping[str, Any]) -> Places:
     return Places(
         hosts=list(network["hosts"]),
         switches=set(network["switches"]),
-        links=[(each["first"]["node"], each["second"]["node"]) for each in network["links"]],
+        links=[(link["first"]["node"], link["second"]["node"]) for link in network["links"]],
     )
 
 
 def _overlap(first: ImpairmentParameters, second: ImpairmentParameters) -> str:
-    """When two resolved entries are certain to overlap; empty if that cannot be known."""
+    """Say when two resolved entries are certain to overlap; empty if that cannot be known."""
     if isinstance(first.at_s, list) and isinstance(second.at_s, list):
-        for one in first.at_s:  # both in order
-            place = bisect.bisect_right(second.at_s, one - second.longest_s)
-            if place < len(second.at_s) and second.at_s[place] < one + first.longest_s:
-                return f"at {max(one, second.at_s[place]):g} s"
+        for instant_s in first.at_s:  # both in order
+            place = bisect.bisect_right(second.at_s, instant_s - second.longest_s)
+            if place < len(second.at_s) and second.at_s[place] < instant_s + first.longest_s:
+                return f"at {max(instant_s, second.at_s[place]):g} s"
     if not isinstance(first.rounds, list) or not isinstance(second.rounds, list):
         return ""
-    common = sorted(set(first.rounds) & set(second.rounds))
-    if not common:
+    if not (common := sorted(set(first.rounds) & set(second.rounds))):
         return ""
     for leg in first.legs:
         if leg in second.legs and (
@@ -187,10 +184,7 @@ def _overlap(first: ImpairmentParameters, second: ImpairmentParameters) -> str:
             return f"in the {leg} of round {common[0]}"
     # A whole round contains both of its legs.
     for outer, inner in ((first, second), (second, first)):
-        if (
-            outer.leg == "round"
-            and outer.duration_s is None
-            and set(inner.legs) & {*LEGS_OF["both"]}
-        ):
+        is_open = outer.leg == "round" and outer.duration_s is None
+        if is_open and set(inner.legs) & {*LEGS_OF["both"]}:
             return f"in round {common[0]}"
     return ""

@@ -50,7 +50,7 @@ class ControllerLabAccess(LabAccess):
         self.switches = switches
 
     def of(self, owner: str) -> ControllerLabAccess:
-        """The same access for one impairment, by whose name a switch's refusals are told."""
+        """Make the access of one impairment, whose name a switch's refusals then have."""
         own = copy.copy(self)
         own.owner = owner
         return own
@@ -86,8 +86,6 @@ class ControllerLabAccess(LabAccess):
             return XdpFilter(port["interface"], table)
         return PacketFilter(port["pid"], port["interface"], table)
 
-    # The switches
-
     def barrier(self, switch: str) -> None:
         self.switches[switch].confirm(self.owner)
 
@@ -113,7 +111,9 @@ class ControllerLabAccess(LabAccess):
             owner=self.owner,
         )
         passing = replace(metered, priority=metered.priority + 1, meter=None, goto=table + 1)
-        spared = (replace(passing, match=(*metered.match, *it.items())) for it in metering.spared)
+        spared = (
+            replace(passing, match=(*metered.match, *match.items())) for match in metering.spared
+        )
         switch.put(*spared, metered)
 
     def end_metering(self, switch: str, number: int) -> None:
@@ -130,8 +130,6 @@ class ControllerLabAccess(LabAccess):
 
 
 class _Ongoing:
-    """The events of an occurrence that is planned or in force."""
-
     def __init__(self) -> None:
         self.begun = hub.Event()  # in force, or skipped
         self.stop = hub.Event()
@@ -157,13 +155,13 @@ class ImpairmentRunner:
         self._perform(self._timeline.start(at_s), at_s)
 
     def leg_begins(self, round_number: int, leg: str, at_s: float) -> list[str]:
-        """Begin what is anchored to this leg; return the names in force once all is in force."""
+        """Begin what is anchored to this leg; return all names in force."""
         self.start(at_s)
         self._perform(self._timeline.announced(round_number, leg, at_s), at_s)
         return self.active
 
     def leg_ends(self, round_number: int, leg: str, at_s: float) -> list[str]:
-        """End what ends with this leg; returns the names of all that were in force."""
+        """End what ends with this leg; return the names of all that were in force."""
         self._finish(self._timeline.ending_with(round_number, leg), at_s)
         return self._timeline.hit(round_number, leg)
 
@@ -185,11 +183,11 @@ class ImpairmentRunner:
             event.wait()
 
     def _finish(self, occurrences: list[Occurrence], at_s: float) -> None:
-        all_ongoing = [self._ongoing[occurrence] for occurrence in occurrences]
-        for ongoing in all_ongoing:
+        ending = [self._ongoing[occurrence] for occurrence in occurrences]
+        for ongoing in ending:
             ongoing.stop_planned_s = at_s
             ongoing.stop.set()
-        for ongoing in all_ongoing:
+        for ongoing in ending:
             ongoing.logged.wait()
 
     def _carry_out(self, occurrence: Occurrence, ongoing: _Ongoing) -> None:
@@ -227,21 +225,18 @@ class ImpairmentRunner:
     def _hold(self, occurrence: Occurrence, ongoing: _Ongoing, begun_s: float) -> float:
         """Keep the impairment in force until it is to end; return the planned instant."""
         impairment = occurrence.impairment
-        if not occurrence.parameters.lasts:
-            return begun_s
         # A late begin does not shorten it; otherwise a burst would be weaker than configured.
         ends_s = begun_s + occurrence.parameters.longest_s
         while (now_s := time.monotonic()) < ends_s:
+            wait_s: float | None = ends_s - now_s
             if impairment.ticks:
                 wait_s = impairment.tick(now_s - begun_s)
-                left_s = ends_s - time.monotonic()
-                if wait_s is None:
-                    hub.sleep(max(0.0, min(_TICK_S, left_s)))
-                    stopped = ongoing.stop.is_set()
-                else:
-                    stopped = ongoing.stop.wait(max(0.0, min(wait_s, left_s)))
+            left_s = max(0.0, ends_s - time.monotonic())
+            if wait_s is None:
+                hub.sleep(min(_TICK_S, left_s))
+                stopped = ongoing.stop.is_set()
             else:
-                stopped = ongoing.stop.wait(ends_s - now_s)
+                stopped = ongoing.stop.wait(max(0.0, min(wait_s, left_s)))
             if stopped:
                 return ongoing.stop_planned_s or time.monotonic()
         return ends_s

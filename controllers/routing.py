@@ -31,11 +31,13 @@ class Hops:
     distance: int
     repeat: int = 1
 
-    def buckets(self, turn: int = 0) -> tuple[int, ...]:
-        """The output ports of a SELECT group, rotated by `turn`; a switch takes one by its hash."""
+    def buckets(self, rotation: int = 0) -> tuple[int, ...]:
+        """List the output ports of a SELECT group; a switch takes one by its hash."""
         count = len(self.ports)
         return tuple(
-            self.ports[(place + turn) % count] for place in range(count) for _ in range(self.repeat)
+            self.ports[(place + rotation) % count]
+            for place in range(count)
+            for _ in range(self.repeat)
         )
 
 
@@ -51,20 +53,15 @@ class Change:
     hops: Hops | None
 
 
-def link_name(first: str, second: str) -> frozenset[str]:
-    """A link's name: its two ends, in either order."""
-    return frozenset((first, second))
-
-
 def routes(network: dict[str, Any], down: Collection[frozenset[str]] = ()) -> Routes:
-    """Compute all shortest paths to all hosts; an unreachable host has no entry."""
+    """Compute all shortest paths, but over links `down`; an unreachable host has no entry."""
     graph = networkx.Graph()
     graph.add_nodes_from([*network["switches"], *network["hosts"]])
     ports: dict[tuple[str, str], int] = {}
     for _, own, other in paths.directions(network):
         ends = own["node"], other["node"]
         ports[ends] = own["number"]
-        if link_name(*ends) not in down:
+        if frozenset(ends) not in down:
             graph.add_edge(*ends)
     table: Routes = {name: {} for name in network["switches"]}
     for host, facts in network["hosts"].items():
@@ -93,19 +90,19 @@ def _towards(
     return hops_of
 
 
-def udp_turns(hops: Hops) -> list[tuple[int, int]]:
-    """Value and mask of UDP's source port for each rotation of a group; none for one port."""
+def udp_rotations(hops: Hops) -> list[tuple[int, int]]:
+    """List UDP source ports, by value and mask, for each rotation of a group; none for one port."""
     if len(hops.ports) == 1:
         return []
     shift = (hops.repeat - 1).bit_length()
     count = 1 << (len(hops.ports) - 1).bit_length()
     if count > len(hops.ports):
         count *= 2  # three ports share eight values 3:3:2, but four values 2:1:1
-    return [(turn << shift, (count - 1) << shift) for turn in range(count)]
+    return [(rotation << shift, (count - 1) << shift) for rotation in range(count)]
 
 
 def waves(old: Routes, new: Routes) -> list[list[Change]]:
-    """The changes from old to new routes, in waves that never make a loop."""
+    """List the changes from old to new routes, in waves that never make a loop."""
     # Rules nearer to their destination come first. So a packet that meets a changed switch meets
     # only changed switches from there on, and each hop brings it nearer. Before that, unchanged
     # switches bring it nearer by the old distance. Rules without a path are removed last.
@@ -114,8 +111,7 @@ def waves(old: Routes, new: Routes) -> list[list[Change]]:
     for switch in new:
         before, after = old.get(switch, {}), new[switch]
         for mac, hops in after.items():
-            known = before.get(mac)
-            if known is None or known.buckets() != hops.buckets():
+            if mac not in before or before[mac].buckets() != hops.buckets():
                 changes.setdefault(hops.distance, []).append(Change(switch, mac, hops))
         removals += [Change(switch, mac, None) for mac in before if mac not in after]
     ordered = [changes[distance] for distance in sorted(changes)]
@@ -150,13 +146,11 @@ class Routing:
     @property
     def down(self) -> set[frozenset[str]]:
         """The links with a dead port at either end."""
-        return {
-            link_name(switch, self._neighbours[switch, port]) for switch, port in self._dead_ports
-        }
+        return {frozenset((end[0], self._neighbours[end])) for end in self._dead_ports}
 
     @property
     def is_settled(self) -> bool:
-        """Whether all rules fit what the switches have said about their ports."""
+        """True if all rules fit the switches' ports as these are now."""
         return not self._is_busy
 
     def bring_back(self, switch: str, connection: Connection) -> None:
@@ -168,16 +162,16 @@ class Routing:
 
     def ports_are(self, switch: str, live: Mapping[int, bool]) -> None:
         """Reroute where ports are not as they were; ports without a link do not count."""
-        changed = [
+        changed = {
             (switch, port)
             for port, is_live in live.items()
             if (switch, port) in self._neighbours
             and ((switch, port) not in self._dead_ports) != is_live
-        ]
-        for each in changed:
-            self._dead_ports ^= {each}
-            state = "dead" if each in self._dead_ports else "alive"
-            self._report(f"{switch} port {each[1]} (to {self._neighbours[each]}) is {state}")
+        }
+        self._dead_ports ^= changed
+        for end in sorted(changed):
+            state = "dead" if end in self._dead_ports else "alive"
+            self._report(f"{switch} port {end[1]} (to {self._neighbours[end]}) is {state}")
         if changed:
             self._reroute()
 
@@ -211,14 +205,14 @@ class Routing:
         before = _flows(mac, planned.pop(mac, None))
         after = _flows(mac, hops)
         places = {flow.place for flow in after}
-        self._switches[switch].put(*(each for each in after if each not in before))
-        self._switches[switch].drop(*(each for each in before if each.place not in places))
+        self._switches[switch].put(*(flow for flow in after if flow not in before))
+        self._switches[switch].drop(*(flow for flow in before if flow.place not in places))
         if hops is not None:
             planned[mac] = hops
 
 
 def _flows(mac: str, hops: Hops | None) -> list[Flow]:
-    """The entries that forward to a host: one, and those that spread UDP over several paths."""
+    """List the entries that forward to a host: one, and those that spread UDP over paths."""
     if hops is None:
         return []
     host = ("eth_dst", mac)
@@ -229,7 +223,7 @@ def _flows(mac: str, hops: Hops | None) -> list[Flow]:
             table=FORWARDING_TABLE,
             priority=_PRIORITY + 1,
             match=(*udp, ("udp_src", bits)),
-            ports=hops.buckets(turn),
+            ports=hops.buckets(rotation),
         )
-        for turn, bits in enumerate(udp_turns(hops))
+        for rotation, bits in enumerate(udp_rotations(hops))
     ]

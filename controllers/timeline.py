@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,18 +18,21 @@ class ContradictionError(RuntimeError):
 class Occurrence:
     """One planned or current occurrence of an entry; without a round its leg is "time"."""
 
-    # `with_leg`: it also ends when its leg ends.
-
     impairment: Impairment[Any]
     round_number: int
     leg: str
     begins_s: float
-    with_leg: bool
     cancelled: bool = False
 
     @property
     def parameters(self) -> ImpairmentParameters:
         return cast(ImpairmentParameters, self.impairment.parameters)
+
+    def ends_with(self, round_number: int, leg: str) -> bool:
+        """Tell whether it ends, at the latest, when this leg ends."""
+        parameters = self.parameters
+        is_open = parameters.lasts and parameters.duration_s is None
+        return is_open and (self.round_number, self.leg) == (round_number, leg)
 
 
 Contradict = Callable[[ImpairmentParameters, ImpairmentParameters], bool]
@@ -45,7 +48,6 @@ class Timeline:
     def __init__(
         self, impairments: Sequence[Impairment[Any]], contradict: Contradict = _same_target
     ) -> None:
-        """`contradict` tells whether two entries must not be in force at the same time."""
         self._all = list(impairments)
         self._contradict = contradict
         self._planned: list[Occurrence] = []
@@ -64,26 +66,22 @@ class Timeline:
             return []
         self._started = True
         return self._plan(
-            [
-                self._occurrence(each, -1, "time", now_s + instant_s)
-                for each in self._all
-                for instant_s in each.parameters.at_s or ()
-            ]
+            (impairment, -1, "time", now_s + instant_s)
+            for impairment in self._all
+            for instant_s in impairment.parameters.at_s or ()
         )
 
     def announced(self, round_number: int, leg: str, at_s: float) -> list[Occurrence]:
         """Plan the occurrences anchored to a leg (or round) that begins, in order."""
         self._hit[round_number, leg] = set(self._in_force)
         return self._plan(
-            [
-                self._occurrence(each, round_number, leg, at_s + each.parameters.offset_s)
-                for each in self._all
-                if each.parameters.hits(round_number, leg)
-            ]
+            (impairment, round_number, leg, at_s + impairment.parameters.offset_s)
+            for impairment in self._all
+            if impairment.parameters.hits(round_number, leg)
         )
 
     def begin(self, occurrence: Occurrence) -> bool:
-        """Mark it as in force; False when its leg is over or the same entry is still in force."""
+        """Put it in force; False when its leg is over or the same entry is still in force."""
         if occurrence in self._planned:
             self._planned.remove(occurrence)
         parameters = occurrence.parameters
@@ -102,45 +100,32 @@ class Timeline:
         return True
 
     def hit(self, round_number: int, leg: str) -> list[str]:
-        """The names of all entries that were in force during a leg (or round) that is over."""
+        """List the names of all entries that were in force during a leg (or round) that is over."""
         return sorted(self._hit.pop((round_number, leg), set()))
 
     def ending_with(self, round_number: int, leg: str) -> list[Occurrence]:
-        """The occurrences that end with a leg (or round); cancels those that have not begun."""
-
-        def belongs(each: Occurrence) -> bool:
-            return each.with_leg and (each.round_number, each.leg) == (round_number, leg)
-
-        for each in filter(belongs, self._planned):
-            each.cancelled = True
-        return list(filter(belongs, self._in_force.values()))
+        """List what ends with a leg (or round), and cancel what has not begun."""
+        for occurrence in self._planned:
+            occurrence.cancelled |= occurrence.ends_with(round_number, leg)
+        return [one for one in self._in_force.values() if one.ends_with(round_number, leg)]
 
     def finish(self) -> list[Occurrence]:
-        """All occurrences in force at the run's end; cancels those that have not begun."""
-        for each in self._planned:
-            each.cancelled = True
+        """List what is in force at the run's end, and cancel what has not begun."""
+        for occurrence in self._planned:
+            occurrence.cancelled = True
         return list(self._in_force.values())
 
     def ended(self, occurrence: Occurrence) -> None:
         self._in_force.pop(occurrence.parameters.label, None)
 
-    def _plan(self, occurrences: list[Occurrence]) -> list[Occurrence]:
-        occurrences.sort(key=lambda each: each.begins_s)
+    def _plan(self, facts: Iterable[tuple[Impairment[Any], int, str, float]]) -> list[Occurrence]:
+        occurrences = [
+            Occurrence(impairment=impairment, round_number=number, leg=leg, begins_s=begins_s)
+            for impairment, number, leg, begins_s in facts
+        ]
+        occurrences.sort(key=lambda occurrence: occurrence.begins_s)
         self._planned += occurrences
         return occurrences
-
-    @staticmethod
-    def _occurrence(
-        impairment: Impairment[Any], round_number: int, leg: str, begins_s: float
-    ) -> Occurrence:
-        parameters = impairment.parameters
-        return Occurrence(
-            impairment=impairment,
-            round_number=round_number,
-            leg=leg,
-            begins_s=begins_s,
-            with_leg=parameters.lasts and parameters.duration_s is None,
-        )
 
 
 def write_record(

@@ -15,7 +15,6 @@ from controllers.impairments.base import (
     Impairment,
     ImpairmentParameters,
     LabAccess,
-    MeterCounts,
     Metering,
     RateBps,
 )
@@ -30,7 +29,7 @@ _IPV4 = 0x0800
 _CONTROL = tuple(product((("tcp", 6), ("udp", 17)), ("src", "dst")))
 # Longer than the gaps between the packets of a busy link.
 _CACHED_S = 0.01
-_MOST_LOOKS = 50
+_MOST_READINGS = 50
 
 
 class BlackoutParameters(ImpairmentParameters):
@@ -42,7 +41,7 @@ class BlackoutParameters(ImpairmentParameters):
 
     @property
     def bucket(self) -> tuple[int, int]:
-        """What the meter lets pass, in bits a second, and at once, in bytes."""
+        """The rate that the meter lets pass, in bits a second, and what at once, in bytes."""
         return _ANY_BPS, _ANY_BPS // 8  # it only counts what is then dropped
 
 
@@ -96,7 +95,6 @@ class Metered(Impairment[ParametersT]):
                 }
                 for (name, number), side in _CONTROL
             ]
-
         rate_bps, burst_bytes = parameters.bucket
         self._metering = Metering(
             switch=self._switch,
@@ -118,26 +116,22 @@ class Metered(Impairment[ParametersT]):
         self.lab.barrier(self._switch)
 
     def effect(self) -> Effect:
-        counts = self._counts()
+        """Count the packets since the begin, once the cache sends no more; remove the meter."""
+        try:
+            counts = self.lab.meter_counts(self._switch, self._number)
+            for _ in range(_MOST_READINGS):
+                self.lab.sleep(_CACHED_S)
+                before, counts = counts, self.lab.meter_counts(self._switch, self._number)
+                if counts == before:
+                    break
+        finally:
+            self.lab.remove_meter(self._switch, self._number)
+            self.lab.barrier(self._switch)
         return Effect(
             met=counts.packets,
             dropped=counts.packets if self.drops else counts.dropped,
             details={"offered_bytes": counts.size_bytes, "switch": self._switch},
         )
-
-    def _counts(self) -> MeterCounts:
-        """The packets since the begin; removes the meter once what the cache sends has ended."""
-        try:
-            counts = self.lab.meter_counts(self._switch, self._number)
-            for _ in range(_MOST_LOOKS):
-                self.lab.sleep(_CACHED_S)
-                before, counts = counts, self.lab.meter_counts(self._switch, self._number)
-                if counts == before:
-                    break
-            return counts
-        finally:
-            self.lab.remove_meter(self._switch, self._number)
-            self.lab.barrier(self._switch)
 
 
 class Police(Metered[PoliceParameters]):

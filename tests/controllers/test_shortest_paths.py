@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import topologies
-from controllers.routing import Change, Routes, link_name, routes, udp_turns, waves
+from controllers.routing import Change, Routes, routes, udp_rotations, waves
 from testbed.lab.paths import directions
 from testbed.run.simulated_network import describe
 
@@ -64,26 +64,28 @@ def test_switches_in_a_row_look_at_different_digits_of_the_hash():
     taken = {(edge.buckets()[value % 2], aggregation.buckets()[value % 4]) for value in range(4)}
     assert len(taken) == 4
     assert len(aggregation.buckets()) == 4
-    both = [udp_turns(edge)[0][1], udp_turns(aggregation)[0][1]]
+    both = [udp_rotations(edge)[0][1], udp_rotations(aggregation)[0][1]]
     assert both == [0b01, 0b10]
 
 
 def test_udp_s_source_port_turns_the_buckets_evenly():
     hops = routes(network(name="leaf-spine", workers=3, leaves=2, spines=4))["leaf-1"]
     choice = hops["mac-worker-1"]
-    assert [value for value, _ in udp_turns(choice)] == [0, 1, 2, 3]
-    first_ports = {choice.buckets(turn)[0] for turn in range(4)}
+    assert [value for value, _ in udp_rotations(choice)] == [0, 1, 2, 3]
+    first_ports = {choice.buckets(rotation)[0] for rotation in range(4)}
     assert first_ports == set(choice.ports)
-    assert udp_turns(hops["mac-server"]) == []
+    assert udp_rotations(hops["mac-server"]) == []
     three = routes(network(name="leaf-spine", workers=3, leaves=2, spines=3))["leaf-1"]
     choice = three["mac-worker-1"]
-    shares = Counter(choice.buckets(turn)[0] for turn, _ in enumerate(udp_turns(choice)))
+    shares = Counter(
+        choice.buckets(rotation)[0] for rotation, _ in enumerate(udp_rotations(choice))
+    )
     assert sorted(shares.values()) == [2, 3, 3]
 
 
 def test_a_failed_link_is_gone_around_and_the_rest_stays():
     fabric = network(name="leaf-spine", workers=3, leaves=2, spines=3)
-    down = link_name("leaf-1", "spine-2")
+    down = frozenset(("leaf-1", "spine-2"))
     before, after = routes(fabric), routes(fabric, [down])
     assert len(paths(fabric, before, "server", "worker-1")) == 3
     left = paths(fabric, after, "server", "worker-1")
@@ -93,7 +95,7 @@ def test_a_failed_link_is_gone_around_and_the_rest_stays():
 
 def test_an_unreachable_host_keeps_the_rest():
     fabric = network(name="star", workers=2)
-    after = routes(fabric, [link_name("worker-1", "s1")])
+    after = routes(fabric, [frozenset(("worker-1", "s1"))])
     assert set(after["s1"]) == {"mac-server", "mac-worker-2"}
     changes = waves(routes(fabric), after)
     assert changes == [[Change("s1", "mac-worker-1", None)]]
@@ -113,7 +115,7 @@ def test_no_order_of_one_wave_s_changes_makes_a_loop(given):
     hosts = list(fabric["hosts"])
     core = [link for link in fabric["links"] if link["first"]["node"] in fabric["switches"]]
     for link in core[::5]:
-        down = link_name(link["first"]["node"], link["second"]["node"])
+        down = frozenset((link["first"]["node"], link["second"]["node"]))
         whole, broken = routes(fabric), routes(fabric, [down])
         assert waves(whole, routes(fabric)) == []
         for old, new in ((whole, broken), (broken, whole)):
