@@ -46,7 +46,7 @@ string_option("lab-file", "JSON description of the network and its impairments, 
 
 
 class ControllerServer:
-    """Each client has a green thread of its own. What is no request is refused and counted."""
+    """Serves each client in a green thread of its own; counts and refuses what is no request."""
 
     def __init__(
         self, answer: Callable[[dict[str, Any]], dict[str, Any]], log: logging.Logger
@@ -66,21 +66,19 @@ class ControllerServer:
                 self._log.warning("no client accepted: %s", error)
                 hub.sleep(_PAUSE_S)
             else:
-                hub.spawn(self._until_gone, connection)
+                hub.spawn(self._serve_client, connection)
 
-    def _until_gone(self, connection: Any) -> None:
+    def _serve_client(self, connection: Any) -> None:
+        withheld: set[str] = set()  # requests that this connection may not make
         # A client killed with unread replies must not end the controller.
         with contextlib.closing(connection), contextlib.suppress(ConnectionError):
-            self._converse(connection.makefile("rwb"))
-
-    def _converse(self, stream: Any) -> None:
-        withheld: set[str] = set()  # of this connection
-        while line := stream.readline(LINE_LIMIT_BYTES):
-            reply = self._reply(line, withheld)
-            stream.write(json.dumps(reply).encode() + b"\n")
-            stream.flush()
-            if not line.endswith(b"\n"):  # too long, or cut off: what follows means nothing
-                return
+            stream = connection.makefile("rwb")
+            while line := stream.readline(LINE_LIMIT_BYTES):
+                reply = self._reply(line, withheld)
+                stream.write(json.dumps(reply).encode() + b"\n")
+                stream.flush()
+                if not line.endswith(b"\n"):  # too long, or cut off: what follows means nothing
+                    return
 
     def _reply(self, line: bytes, withheld: set[str]) -> dict[str, Any]:
         try:
@@ -125,13 +123,11 @@ class LabController(Application):
         places = places_of(network)
         self._ready = hub.Event()
         self._confirmed: set[str] = set()  # switches whose forwarding rules are installed
-        self._runner = ImpairmentRunner(
-            Timeline(
-                [self._impairment(each) for each in document["impairments"]],
-                lambda first, second: contradict(first, second, places),
-            ),
-            JsonLinesWriter(Path(document["log"])),
+        timeline = Timeline(
+            [self._impairment(entry) for entry in document["impairments"]],
+            lambda first, second: contradict(first, second, places),
         )
+        self._runner = ImpairmentRunner(timeline, JsonLinesWriter(Path(document["log"])))
         self._lab.in_thread(time.monotonic)  # starts the threads before an impairment is due
         gc.freeze()
         server = ControllerServer(self._answer, self.logger)
@@ -173,10 +169,9 @@ class LabController(Application):
         message = event.msg
         name = self._names.get(message.datapath.id)
         if name is not None:
-            is_live = PortState.of(message.desc).is_live
-            is_there = message.reason != ofproto_v1_3.OFPPR_DELETE
-            port = message.desc.port_no
-            hub.spawn(self._routing.ports_are, name, {port: is_there and is_live})
+            exists = message.reason != ofproto_v1_3.OFPPR_DELETE
+            is_live = exists and PortState.of(message.desc).is_live
+            hub.spawn(self._routing.ports_are, name, {message.desc.port_no: is_live})
 
     @set_ev_cls(
         [
@@ -219,7 +214,11 @@ class LabController(Application):
             while not self._routing.is_settled:  # a port came up meanwhile
                 hub.sleep(_POLL_S)
         elif do == "link":
-            changed = self._link(request)
+            way = request["from"], request["to"]
+            sent_s = time.monotonic()
+            self._lab.links.change(*way, request["set"])
+            changed = {"sent_s": sent_s, "acknowledged_s": time.monotonic()}
+            changed["now"] = self._lab.links.now(*way)
         elif do == "processes":
             self._lab.processes.update(request["pids"])
         elif do == "start":
@@ -227,11 +226,3 @@ class LabController(Application):
         else:
             runner.finish(at_s)
         return {"active": runner.active, **changed}
-
-    def _link(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Change a direction of a link, if anything of it is to be set; tell what it is now."""
-        way = request["from"], request["to"]
-        sent_s = time.monotonic()
-        self._lab.links.change(*way, request["set"])
-        times = {"sent_s": sent_s, "acknowledged_s": time.monotonic()}
-        return {"now": self._lab.links.now(*way), **times}

@@ -46,42 +46,33 @@ def parse_request(line: bytes) -> dict[str, Any]:
     if not isinstance(request, dict) or request.get("do") not in REQUESTS:
         raise ValueError(f"'do' must be one of {', '.join(REQUESTS)}")
     if request["do"] == "processes":
-        _check_pids(request.get("pids"))
+        pids = request.get("pids")
+        if not isinstance(pids, dict) or not all(
+            _is_number(pid, int) and 1 < pid < _PID_LIMIT for pid in pids.values()
+        ):
+            raise ValueError(f"'pids' must map names to process numbers from 2 to {_PID_LIMIT - 1}")
     elif request["do"] == "link":
-        _check_link(request)
+        if not all(isinstance(request.get(key), str) for key in ("from", "to")):
+            raise ValueError("'from' and 'to' must name the ends of a link")
+        settings = request.get("set")
+        if not isinstance(settings, dict) or not all(
+            key in LINK_SETTINGS and _is_number(setting) for key, setting in settings.items()
+        ):
+            raise ValueError(f"'set' must map some of {', '.join(LINK_SETTINGS)} to numbers")
     elif request["do"] in ("begin", "end"):
         number = request.get("round")
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise ValueError("'round' must be a whole number")
-        if not 0 <= number < _MOST_ROUNDS:
-            raise ValueError(f"'round' must be from 0 to {_MOST_ROUNDS - 1}")
+        if not _is_number(number, int) or not 0 <= number < _MOST_ROUNDS:
+            raise ValueError(f"'round' must be a whole number from 0 to {_MOST_ROUNDS - 1}")
         if request.get("leg") not in LEGS:
             raise ValueError(f"'leg' must be one of {', '.join(LEGS)}")
     at_s = request.get("at_s", 0.0)
-    if not isinstance(at_s, int | float) or isinstance(at_s, bool) or not 0 <= at_s < 1e12:
+    if not _is_number(at_s) or not 0 <= at_s < 1e12:
         raise ValueError("'at_s' must be a time in seconds")
     return request
 
 
-def _check_pids(pids: Any) -> None:
-    fits = isinstance(pids, dict) and all(
-        isinstance(pid, int) and not isinstance(pid, bool) and 1 < pid < _PID_LIMIT
-        for pid in pids.values()
-    )
-    if not fits:
-        raise ValueError(f"'pids' must map names to process numbers from 2 to {_PID_LIMIT - 1}")
-
-
-def _check_link(request: Mapping[str, Any]) -> None:
-    if not all(isinstance(request.get(key), str) for key in ("from", "to")):
-        raise ValueError("'from' and 'to' must name the ends of a link")
-    settings = request.get("set")
-    fits = isinstance(settings, dict) and all(
-        key in LINK_SETTINGS and isinstance(setting, int | float) and not isinstance(setting, bool)
-        for key, setting in settings.items()
-    )
-    if not fits:
-        raise ValueError(f"'set' must map some of {', '.join(LINK_SETTINGS)} to numbers")
+def _is_number(value: Any, kind: type = float) -> bool:
+    return isinstance(value, int | kind) and not isinstance(value, bool)
 
 
 class ControllerClient:
@@ -116,7 +107,7 @@ class ControllerClient:
         self._ask({"do": "processes", "pids": dict(pids)})
 
     def announce_only(self) -> None:
-        """Lay down what this connection may do beside announcing times and rounds."""
+        """Give up, on this connection, all requests but those about times and rounds."""
         self._reply({"do": "announce-only"})
 
     def start(self) -> None:
@@ -154,11 +145,9 @@ class ControllerClient:
         try:
             self._send(json.dumps(request).encode() + b"\n")
             self._unanswered += 1
-            while True:
+            while self._unanswered:
                 line = self._line(deadline_s)
                 self._unanswered -= 1
-                if not self._unanswered:
-                    break
         except TimeoutError:
             raise ControllerError(
                 f"controller: no answer to {request['do']!r} within {self._timeout_s:g} s"
