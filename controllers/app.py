@@ -13,21 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from controllers import impairments
+from controllers import framework, impairments
 from controllers.controller_socket import LINE_LIMIT_BYTES, POWERFUL, parse_request
-from controllers.framework import (
-    CONFIG_DISPATCHER,
-    DEAD_DISPATCHER,
-    MAIN_DISPATCHER,
-    Application,
-    Options,
-    eventlet,
-    hub,
-    ofp_event,
-    ofproto_v1_3,
-    set_ev_cls,
-    string_option,
-)
 from controllers.impairment_plan import contradict, places_of
 from controllers.impairment_runner import ControllerLabAccess, ImpairmentRunner
 from controllers.routing import Routing
@@ -42,7 +29,9 @@ _NICENESS = -10
 _POLL_S = 0.001
 _PAUSE_S = 0.1
 
-string_option("lab-file", "JSON description of the network and its impairments, of the lab")
+_CONNECTED = [framework.CONFIG_DISPATCHER, framework.MAIN_DISPATCHER]
+
+framework.string_option("lab-file", "JSON description of the network and its impairments")
 
 
 class ControllerServer:
@@ -58,15 +47,15 @@ class ControllerServer:
     def serve(self, path: str) -> None:
         """Accept clients without end."""
         Path(path).unlink(missing_ok=True)  # of a controller that was killed
-        listener = eventlet.listen(path, family=socket.AF_UNIX)
+        listener = framework.eventlet.listen(path, family=socket.AF_UNIX)
         while True:
             try:
                 connection, _ = listener.accept()
             except OSError as error:  # too many open files, or a client that is gone already
                 self._log.warning("no client accepted: %s", error)
-                hub.sleep(_PAUSE_S)
+                framework.hub.sleep(_PAUSE_S)
             else:
-                hub.spawn(self._serve_client, connection)
+                framework.hub.spawn(self._serve_client, connection)
 
     def _serve_client(self, connection: Any) -> None:
         withheld: set[str] = set()  # requests that this connection may not make
@@ -104,14 +93,14 @@ class ControllerServer:
             return {"error": failure.in_words(error)}
 
 
-class LabController(Application):
-    OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]  # noqa: RUF012 (the framework's own convention)
+class LabController(framework.Application):
+    OFP_VERSIONS = [framework.ofproto_v1_3.OFP_VERSION]  # noqa: RUF012 (Ryu's convention)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         with contextlib.suppress(OSError):  # without privileges the priority stays as it is
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-        document = json.loads(Path(Options.lab_file).read_text(encoding="utf-8"))
+        document = json.loads(Path(framework.Options.lab_file).read_text(encoding="utf-8"))
         own_code.expect(document["code"])
         network = document["network"]
         self._switches = {name: Switch(name) for name in network["switches"]}
@@ -121,25 +110,21 @@ class LabController(Application):
         self._lab = ControllerLabAccess(network, self._switches, records, shared)
         self._routing = Routing(network, self._switches, self.logger.info)
         places = places_of(network)
-        self._ready = hub.Event()
+        self._ready = framework.hub.Event()
         self._confirmed: set[str] = set()  # switches whose forwarding rules are installed
         timeline = Timeline(
-            [self._impairment(entry) for entry in document["impairments"]],
+            [impairments.make(entry, self._lab) for entry in document["impairments"]],
             lambda first, second: contradict(first, second, places),
         )
         self._runner = ImpairmentRunner(timeline, JsonLinesWriter(Path(document["log"])))
         self._lab.in_thread(time.monotonic)  # starts the threads before an impairment is due
         gc.freeze()
         server = ControllerServer(self._answer, self.logger)
-        hub.spawn(server.serve, document["socket"])
-
-    def _impairment(self, document: dict[str, Any]) -> impairments.Impairment[Any]:
-        label = impairments.read(document).label
-        return impairments.make(document, self._lab.of(f"impairment {label}"))
+        framework.hub.spawn(server.serve, document["socket"])
 
     # Switches
 
-    @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)
+    @framework.set_ev_cls(framework.ofp_event.EventOFPSwitchFeatures, framework.CONFIG_DISPATCHER)
     def _switch_connected(self, event: Any) -> None:
         datapath = event.msg.datapath
         name = self._names.get(datapath.id)
@@ -148,7 +133,7 @@ class LabController(Application):
                 "a switch connected that does not belong to this lab: %s", datapath.id
             )
             return
-        hub.spawn(self._bring_back, name, self._switches[name].open(datapath))
+        framework.hub.spawn(self._bring_back, name, self._switches[name].open(datapath))
 
     def _bring_back(self, name: str, connection: Connection) -> None:
         try:
@@ -164,33 +149,33 @@ class LabController(Application):
         if self._confirmed == set(self._switches):
             self._ready.set()
 
-    @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
+    @framework.set_ev_cls(framework.ofp_event.EventOFPPortStatus, framework.MAIN_DISPATCHER)
     def _port_changed(self, event: Any) -> None:
         message = event.msg
         name = self._names.get(message.datapath.id)
         if name is not None:
-            exists = message.reason != ofproto_v1_3.OFPPR_DELETE
+            exists = message.reason != framework.ofproto_v1_3.OFPPR_DELETE
             is_live = exists and PortState.of(message.desc).is_live
-            hub.spawn(self._routing.ports_are, name, {message.desc.port_no: is_live})
+            framework.hub.spawn(self._routing.ports_are, name, {message.desc.port_no: is_live})
 
-    @set_ev_cls(
+    @framework.set_ev_cls(
         [
-            ofp_event.EventOFPBarrierReply,
-            ofp_event.EventOFPMeterStatsReply,
-            ofp_event.EventOFPPortDescStatsReply,
+            framework.ofp_event.EventOFPBarrierReply,
+            framework.ofp_event.EventOFPMeterStatsReply,
+            framework.ofp_event.EventOFPPortDescStatsReply,
         ],
-        [CONFIG_DISPATCHER, MAIN_DISPATCHER],
+        _CONNECTED,
     )
     def _answered(self, event: Any) -> None:
         if connection := Connection.of(event.msg.datapath):
             connection.answered(event.msg)
 
-    @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
+    @framework.set_ev_cls(framework.ofp_event.EventOFPErrorMsg, _CONNECTED)
     def _failed(self, event: Any) -> None:
         if connection := Connection.of(event.msg.datapath):
             connection.failed(event.msg)
 
-    @set_ev_cls(ofp_event.EventOFPStateChange, DEAD_DISPATCHER)
+    @framework.set_ev_cls(framework.ofp_event.EventOFPStateChange, framework.DEAD_DISPATCHER)
     def _disconnected(self, event: Any) -> None:
         connection = Connection.of(event.datapath)
         if connection is not None and self._switches[connection.switch].closed(connection):
@@ -212,7 +197,7 @@ class LabController(Application):
         if do == "wait-ready":
             self._ready.wait()
             while not self._routing.is_settled:  # a port came up meanwhile
-                hub.sleep(_POLL_S)
+                framework.hub.sleep(_POLL_S)
         elif do == "link":
             way = request["from"], request["to"]
             sent_s = time.monotonic()

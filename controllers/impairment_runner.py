@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,7 +19,7 @@ from controllers.impairments.base import (
     Metering,
     NotMeasuredError,
 )
-from controllers.switches import ARRIVING_TABLE, FORWARDING, LEAVING_TABLE, Flow, Meter, Switch
+from controllers.switches import ARRIVING_TABLE, LEAVING_TABLE, Flow, Meter, Switch
 from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.lab import paths
 from testbed.lab.kernel.packet_filter import PacketFilter
@@ -37,8 +36,6 @@ T = TypeVar("T")
 class ControllerLabAccess(LabAccess):
     """The lab's, through the controller."""
 
-    owner = FORWARDING
-
     def __init__(
         self,
         network: Mapping[str, Any],
@@ -48,12 +45,6 @@ class ControllerLabAccess(LabAccess):
     ) -> None:
         super().__init__(network, LinkControl(network), records=records, shared=shared)
         self.switches = switches
-
-    def of(self, owner: str) -> ControllerLabAccess:
-        """Make the access of one impairment, whose name a switch's refusals then have."""
-        own = copy.copy(self)
-        own.owner = owner
-        return own
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -87,7 +78,7 @@ class ControllerLabAccess(LabAccess):
         return PacketFilter(port["pid"], port["interface"], table)
 
     def barrier(self, switch: str) -> None:
-        self.switches[switch].confirm(self.owner)
+        self.switches[switch].confirm()
 
     def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
         return self.unique()
@@ -97,7 +88,6 @@ class ControllerLabAccess(LabAccess):
         meter = Meter(
             rate_kbps=max(1, round(metering.rate_bps / 1000)),
             burst_kb=max(1, round(metering.burst_bytes * 8 / 1000)),
-            owner=self.owner,
         )
         switch.put_meter(metering.number, meter)
         table = ARRIVING_TABLE if "in_port" in metering.match else LEAVING_TABLE
@@ -108,7 +98,6 @@ class ControllerLabAccess(LabAccess):
             meter=metering.number,
             goto=None if metering.drop else table + 1,
             number=metering.number,
-            owner=self.owner,
         )
         passing = replace(metered, priority=metered.priority + 1, meter=None, goto=table + 1)
         spared = (
@@ -117,16 +106,16 @@ class ControllerLabAccess(LabAccess):
         switch.put(*spared, metered)
 
     def end_metering(self, switch: str, number: int) -> None:
-        self.switches[switch].drop_numbered(number, self.owner)
+        self.switches[switch].drop_numbered(number)
 
     def meter_counts(self, switch: str, number: int) -> MeterCounts:
         return self.switches[switch].meter_counts(number)
 
     def remove_meter(self, switch: str, number: int) -> None:
-        self.switches[switch].drop_meter(number, self.owner)
+        self.switches[switch].drop_meter(number)
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        self.switches[switch].set_port(port, self.owner, up=up)
+        self.switches[switch].set_port(port, up=up)
 
 
 class _Ongoing:

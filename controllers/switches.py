@@ -23,7 +23,6 @@ _log = logging.getLogger("controllers.switches")
 # impairments of packets that leave for a host, forwarding.
 ARRIVING_TABLE, LEAVING_TABLE, FORWARDING_TABLE = 0, 1, 2
 
-FORWARDING = "the forwarding rules"  # owns the messages that are no impairment's
 _WHOLE_COOKIE = (1 << 64) - 1
 
 Match = tuple[tuple[str, Any], ...]
@@ -44,11 +43,10 @@ class Flow:
     goto: int | None = None
     ports: tuple[int, ...] = ()
     number: int = 0
-    owner: str = FORWARDING
 
     @property
     def place(self) -> Place:
-        """The place where it stands: a switch has one entry there at most."""
+        """A switch has one entry in a place at most."""
         return self.table, self.priority, self.match
 
 
@@ -58,7 +56,6 @@ class Meter:
 
     rate_kbps: int
     burst_kb: int
-    owner: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,6 @@ class PortState:
 
     @staticmethod
     def of(description: Any) -> PortState:
-        """Read OpenFlow's description of a port."""
         is_down = bool(description.config & protocol.OFPPC_PORT_DOWN)
         no_carrier = bool(description.state & protocol.OFPPS_LINK_DOWN)
         return PortState(
@@ -84,11 +80,10 @@ class PortState:
 
 @dataclass(frozen=True)
 class Message:
-    """A message to a switch, and what it writes for whom, to name it if the switch refuses."""
+    """A message to a switch, and what it is, to name it if the switch refuses."""
 
     content: Any
     what: str
-    owner: str = FORWARDING
 
 
 def _barrier() -> Message:
@@ -115,12 +110,11 @@ def _add_flow(flow: Flow, group: int | None) -> Message:
         match=parser.OFPMatch(**dict(flow.match)),
         instructions=instructions,
     )
-    return Message(content, "flow", flow.owner)
+    return Message(content, f"flow {dict(flow.match)}")
 
 
 def _remove_flow(flow: Flow) -> Message:
     return _remove_flows(
-        flow.owner,
         table_id=flow.table,
         command=protocol.OFPFC_DELETE_STRICT,
         priority=flow.priority,
@@ -128,10 +122,10 @@ def _remove_flow(flow: Flow) -> Message:
     )
 
 
-def _remove_flows(owner: str, **which: Any) -> Message:
+def _remove_flows(**which: Any) -> Message:
     scope = {"table_id": protocol.OFPTT_ALL, "command": protocol.OFPFC_DELETE} | which
     anywhere = {"out_port": protocol.OFPP_ANY, "out_group": protocol.OFPG_ANY}
-    return Message(parser.OFPFlowMod(None, **scope, **anywhere), "removal of flows", owner)
+    return Message(parser.OFPFlowMod(None, **scope, **anywhere), "removal of flows")
 
 
 def _add_group(number: int, ports: tuple[int, ...]) -> Message:
@@ -155,20 +149,20 @@ def _add_meter(number: int, meter: Meter) -> Message:
     flags = protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS
     band = parser.OFPMeterBandDrop(rate=meter.rate_kbps, burst_size=meter.burst_kb)
     content = parser.OFPMeterMod(None, protocol.OFPMC_ADD, flags, number, [band])
-    return Message(content, "meter", meter.owner)
+    return Message(content, "meter")
 
 
-def _remove_meter(number: int, owner: str = FORWARDING) -> Message:
+def _remove_meter(number: int) -> Message:
     """Remove a meter, and with it all flows that use it."""
     content = parser.OFPMeterMod(None, protocol.OFPMC_DELETE, 0, number, [])
-    return Message(content, "removal of a meter", owner)
+    return Message(content, "removal of a meter")
 
 
-def _set_port(port: int, address: str, owner: str, *, up: bool) -> Message:
+def _set_port(port: int, address: str, *, up: bool) -> Message:
     """Take a port down or up; `address` is its hardware address, which the message must name."""
     down = protocol.OFPPC_PORT_DOWN
     content = parser.OFPPortMod(None, port, address, 0 if up else down, down, 0)
-    return Message(content, f"change of port {port}", owner)
+    return Message(content, f"change of port {port}")
 
 
 # Connections
@@ -198,22 +192,20 @@ class _PendingReply:
 
 
 class Connection:
-    """One connection of a switch; `refused` gets a refused message's owner and a sentence."""
+    """One connection of a switch; a refused message leaves a sentence in `refusals`."""
 
     @staticmethod
     def of(datapath: Datapath) -> Connection | None:
         """The connection that was made of it; None: of a switch that is not ours."""
         return getattr(datapath, "connection", None)
 
-    def __init__(
-        self, switch: str, datapath: Datapath, refused: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, switch: str, datapath: Datapath, refusals: list[str]) -> None:
         self.switch = switch
         self.datapath = datapath
-        self._refused = refused
+        self._refusals = refusals
         self._is_open = True
         self._pending: dict[int, _PendingReply] = {}
-        self._unconfirmed: dict[int, tuple[str, str]] = {}  # what was sent, and whose it is
+        self._unconfirmed: dict[int, str] = {}  # what was sent
         datapath.connection = self  # for `of`
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -226,7 +218,7 @@ class Connection:
             content.datapath = self.datapath
             self.datapath.set_xid(content)
             content.serialize()
-            self._unconfirmed[content.xid] = message.what, message.owner
+            self._unconfirmed[content.xid] = message.what
             pieces.append(bytes(content.buf))
         self.datapath.send(b"".join(pieces))
 
@@ -251,7 +243,6 @@ class Connection:
         return self._ask_once(request(self.datapath, *arguments), what)
 
     def ports(self) -> dict[int, PortState]:
-        """Ask for the switch's ports."""
         ports = self.ask(parser.OFPPortDescStatsRequest, "its ports")
         return {port.port_no: PortState.of(port) for port in ports}
 
@@ -297,11 +288,9 @@ class Connection:
         if (pending := self._pending.get(message.xid)) is not None:
             pending.refusal = why
             pending.done.set()
-        elif (refused := self._unconfirmed.pop(message.xid, None)) is not None:
-            what, owner = refused
-            text = f"{self.switch} refused {what} of {owner}: {why}"
-            _log.error("%s", text)
-            self._refused(owner, text)
+        elif (what := self._unconfirmed.pop(message.xid, None)) is not None:
+            self._refusals.append(f"{self.switch} refused {what}: {why}")
+            _log.error("%s", self._refusals[-1])
         else:
             _log.warning("%s reports an error about nothing sent from here: %s", self.switch, why)
 
@@ -325,8 +314,8 @@ class Switch:
         self._meters: dict[int, Meter] = {}
         # The connection on which a meter has counted from its begin.
         self._counting: dict[int, Connection] = {}
-        self._ports: dict[int, tuple[bool, str]] = {}  # that someone sets: whether up, and who
-        self._refusals: dict[str, list[str]] = {}
+        self._ports: dict[int, bool] = {}  # that an impairment sets: whether up
+        self._refusals: list[str] = []
         for table in range(ARRIVING_TABLE, FORWARDING_TABLE):
             self.put(Flow(table=table, priority=1, goto=table + 1))
 
@@ -338,15 +327,14 @@ class Switch:
         self._send(self._installation(flows))
 
     def drop(self, *flows: Flow) -> None:
-        """Remove flow entries."""
         for flow in flows:
             self._flows.pop(flow.place, None)
         self._send([_remove_flow(flow) for flow in flows])
 
-    def drop_numbered(self, number: int, owner: str) -> None:
+    def drop_numbered(self, number: int) -> None:
         """Remove all flow entries of an impairment."""
         self._flows = {place: flow for place, flow in self._flows.items() if flow.number != number}
-        self._send([_remove_flows(owner, cookie=number, cookie_mask=_WHOLE_COOKIE)])
+        self._send([_remove_flows(cookie=number, cookie_mask=_WHOLE_COOKIE)])
 
     def drop_unused_groups(self) -> None:
         """Remove the groups that no flow entry needs any more."""
@@ -355,25 +343,24 @@ class Switch:
         self._send([_remove_group(number) for number in unused])
 
     def put_meter(self, number: int, meter: Meter) -> None:
-        """Add a meter."""
         self._meters[number] = meter
         if self._connection is not None:
             self._counting[number] = self._connection
         self._send([_add_meter(number, meter)])
 
-    def drop_meter(self, number: int, owner: str) -> None:
+    def drop_meter(self, number: int) -> None:
         """Remove a meter, and with it all flows that use it."""
         self._meters.pop(number, None)
         self._counting.pop(number, None)
         self._flows = {place: flow for place, flow in self._flows.items() if flow.meter != number}
-        self._send([_remove_meter(number, owner)])
+        self._send([_remove_meter(number)])
 
-    def set_port(self, port: int, owner: str, *, up: bool) -> None:
+    def set_port(self, port: int, *, up: bool) -> None:
         """Take a port down or up, now or as soon as the switch connects."""
-        self._ports[port] = up, owner
+        self._ports[port] = up
         if self._connection is not None and port not in self._addresses:
             raise SwitchError(f"switch {self.name} has no port {port}")
-        self._send([_set_port(port, self._addresses.get(port, ""), owner, up=up)])
+        self._send([_set_port(port, self._addresses.get(port, ""), up=up)])
 
     def meter_counts(self, number: int) -> MeterCounts:
         """Read what a meter has counted since it was added."""
@@ -396,13 +383,12 @@ class Switch:
         """Make a new connection, which nothing uses before `bring_back`; an older one has ended."""
         if self._connection is not None:
             self.closed(self._connection)
-        return Connection(self.name, datapath, self._refused)
+        return Connection(self.name, datapath, self._refusals)
 
     def live_ports(self, ports: Mapping[int, PortState]) -> dict[int, bool]:
         """Tell of each port whether it will forward: none that an impairment holds down does."""
         return {
-            number: port.is_live and self._ports.get(number, (True, ""))[0]
-            for number, port in ports.items()
+            number: port.is_live and self._ports.get(number, True) for number, port in ports.items()
         }
 
     def bring_back(self, connection: Connection, ports: Mapping[int, PortState]) -> None:
@@ -416,7 +402,7 @@ class Switch:
         # moment alone, and no change of the plan is lost.
         connection.send(
             [
-                _remove_flows(FORWARDING),
+                _remove_flows(),
                 _barrier(),
                 _remove_group(protocol.OFPG_ALL),
                 _remove_meter(protocol.OFPM_ALL),
@@ -429,8 +415,7 @@ class Switch:
         )
         self._connected.set()
         connection.barrier()
-        for owner in list(self._refusals):
-            self._raise_refusals(owner)
+        self._raise_refusals()
 
     def closed(self, connection: Connection) -> bool:
         """Note that a connection has ended; return whether it was the present one."""
@@ -441,23 +426,16 @@ class Switch:
         self._connected.clear()
         return True
 
-    def confirm(self, owner: str) -> None:
-        """Return when the switch has processed everything sent before; waits until it connects."""
-        while True:
+    def confirm(self, *, wait: bool = True) -> None:
+        """Return when the switch has processed everything sent before; `wait` until it connects.
+
+        Raises:
+            RefusedError: it refused a message, whoever sent it.
+        """
+        while not self._confirmed() and wait:
             while not self._connected.wait(_WARN_AFTER_S):
-                _log.warning("%s waits for switch %s, which is not connected", owner, self.name)
-            if self._confirmed():
-                break
-        self._raise_refusals(owner)
-
-    def confirm_forwarding(self) -> None:
-        """Confirm the forwarding rules of a switch that is connected; others get them later."""
-        self._confirmed()
-        self._raise_refusals(FORWARDING)
-
-    def _refused(self, owner: str, sentence: str) -> None:
-        """Note that the switch refused a message; whoever confirms next for its owner learns it."""
-        self._refusals.setdefault(owner, []).append(sentence)
+                _log.warning("switch %s is not connected: something waits for it", self.name)
+        self._raise_refusals()
 
     def _confirmed(self) -> bool:
         if self._connection is None:
@@ -468,10 +446,11 @@ class Switch:
             return False
         return True
 
-    def _raise_refusals(self, owner: str) -> None:
-        if sentences := self._refusals.pop(owner, []):
-            more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
-            raise RefusedError(f"{sentences[0]}{more}")
+    def _raise_refusals(self) -> None:
+        if self._refusals:
+            first, *others = self._refusals
+            self._refusals.clear()
+            raise RefusedError(f"{first} (and {len(others)} more)" if others else first)
 
     def _send(self, messages: list[Message]) -> None:
         if self._connection is not None:
@@ -491,11 +470,11 @@ class Switch:
         return [*groups, _barrier(), *entries] if groups else entries
 
     def _port_changes(self, ports: Mapping[int, PortState]) -> list[Message]:
-        """Make the messages that take those ports up or down which someone sets."""
+        """Make the messages that take ports up or down which are not as impairments set them."""
         changes = []
-        for number, (up, owner) in self._ports.items():
+        for number, up in self._ports.items():
             if number not in ports:
-                _log.warning("switch %s has no port %d, which %s sets", self.name, number, owner)
+                _log.warning("switch %s has no port %d to set", self.name, number)
             elif ports[number].is_down == up:
-                changes.append(_set_port(number, ports[number].address, owner, up=up))
+                changes.append(_set_port(number, ports[number].address, up=up))
         return changes

@@ -450,7 +450,7 @@ class LabAccess(ABC):
         """Return when the switch, once it is connected, has processed everything sent before.
 
         Raises:
-            ConnectionError: the switch refused one of this impairment's messages.
+            ConnectionError: the switch refused a message.
         """
 
     @abstractmethod
