@@ -39,18 +39,17 @@ LEAST_PACKETS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Balance:
-    """What both sorts of ledgers add up; each says what that is."""
+class _Ledger:
+    """The sums of a link's and of a switch's ledger."""
 
     sent: int
-    down: int = 0
     hidden: int = 0
     missing_before: int = 0
     missing_after: int = 0
 
     @property
     def unexplained(self) -> int:
-        """Packets that vanished and packets that appeared: neither makes up for the other."""
+        # Packets that vanished and packets that appeared: neither makes up for the other.
         return abs(self.missing_before) + abs(self.missing_after)
 
     @property
@@ -59,7 +58,7 @@ class _Balance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkLedger(_Balance):
+class LinkLedger(_Ledger):
     """One direction of a link, in packets.
 
     Attributes:
@@ -76,8 +75,8 @@ class LinkLedger(_Balance):
         received: counted at the far end.
         went_down: whether an impairment took the link down meanwhile. What it then loses no
             counter shows.
-        down, hidden: packets that nothing else explains, of a link that went down: so many could
-            have vanished unseen.
+        hidden: packets that nothing else explains, of a link that went down: so many could have
+            vanished unseen.
         missing_before: offered, but neither refused by the queue nor sent; negative: more of them.
         missing_after: sent, but neither received nor counted on the way; negative: more of them.
     """
@@ -112,7 +111,7 @@ class LinkLedger(_Balance):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwitchLedger(_Balance):
+class SwitchLedger(_Ledger):
     """One switch, in packets.
 
     Attributes:
@@ -125,7 +124,6 @@ class SwitchLedger(_Balance):
         meter_drops: packets that a meter dropped.
         queue_drops: packets that the queues of its ports refused.
         sent: packets that left the shapers of its ports.
-        down: packets lost at links that an impairment took down.
         hidden: how many packets could have vanished here unseen.
         missing_before: arrived, but did not enter the tables; negative: more of them.
         missing_after: entered the tables, but left nowhere; negative: more of them.
@@ -155,15 +153,11 @@ class HostLedger:
         vanished: those of them that it neither delivered, nor put together with others, nor counted
             as an error: a packet filter dropped them.
         udp_buffer_drops: datagrams that found a socket's buffer full.
-        udp_checksum_errors: datagrams with a wrong checksum.
-        udp_no_socket: datagrams to a port that nobody listened at.
     """
 
     host: str
     received: int
     udp_buffer_drops: int
-    udp_checksum_errors: int
-    udp_no_socket: int
     vanished: int = 0
 
     @property
@@ -177,12 +171,12 @@ class HostLedger:
 
 @dataclass(frozen=True, kw_only=True)
 class Conservation:
-    """The ledgers over one phase. `quiet`: no packet moved at either reading."""
+    """The ledgers over one phase. `idle`: no packet moved at either reading."""
 
     links: list[LinkLedger]
     switches: list[SwitchLedger]
     hosts: list[HostLedger]
-    quiet: bool
+    idle: bool
     duration_s: float
     lost_upcalls: int = 0
 
@@ -194,23 +188,23 @@ class Conservation:
     def most_hidden(self) -> tuple[int, float, str]:
         """The most packets that could have vanished unseen, as a share of those sent, and where."""
         ledgers: list[LinkLedger | SwitchLedger] = [*self.links, *self.switches]
-        found = ((ledger.hidden, ledger.sent, ledger.place) for ledger in ledgers)
-        hidden, sent, where = max(found, default=(0, 0, ""))
-        return hidden, hidden / max(LEAST_PACKETS, sent), where
+        hidden = ((ledger.hidden, ledger.sent, ledger.place) for ledger in ledgers)
+        most, sent, where = max(hidden, default=(0, 0, ""))
+        return most, most / max(LEAST_PACKETS, sent), where
 
     def as_json(self) -> dict[str, Any]:
-        balances = [
+        links, switches = (
             [asdict(one) | {"unexplained": one.unexplained, "share": one.share} for one in ledgers]
             for ledgers in (self.links, self.switches)
-        ]
-        for record in balances[0]:
+        )
+        for record in links:
             record["from"] = record.pop("sender")
         return {
             "duration_s": self.duration_s,
-            "drained": self.quiet,
+            "drained": self.idle,
             "lost_upcalls": self.lost_upcalls,
-            "links": balances[0],
-            "switches": balances[1],
+            "links": links,
+            "switches": switches,
             "hosts": [asdict(host) for host in self.hosts],
         }
 
@@ -218,13 +212,13 @@ class Conservation:
 def close(
     network: LabInfo, before: Counters, after: Counters, events: Sequence[Mapping[str, Any]]
 ) -> Conservation:
-    """The ledgers of what happened between two readings."""
+    """Make the ledgers of what happened between two readings."""
     for event in events:
         if why := (event.get("details") or {}).get(NOT_MEASURED):
             raise ValueError(f"what {event['name']} dropped is not known: {why}")
     gained = _Differences(network, before, after, events)
     switches = [gained.switch(name) for name in network.switches]
-    refused = sum(each.queue_drops for each in switches)
+    refused = sum(switch.queue_drops for switch in switches)
     if refused and not (before.whole_batches and after.whole_batches):
         # Each refusal then stands for up to 32 packets (see `testbed.lab.datapath`).
         raise ValueError(
@@ -239,7 +233,7 @@ def close(
         ],
         switches=switches,
         hosts=[gained.host(name) for name in network.hosts],
-        quiet=before.quiet and after.quiet,
+        idle=before.idle and after.idle,
         duration_s=after.at_s - before.at_s,
         lost_upcalls=after.lost_upcalls - before.lost_upcalls,
     )
@@ -258,7 +252,14 @@ class _Differences:
         self._network = network
         self._before = before
         self._after = after
-        self._impaired = ImpairmentRecords(network, events)
+        self._ends_of_impairments = [event for event in events if event.get("action") == "end"]
+        self._went_down = {
+            link.name
+            for event in events
+            if event.get("counts_as") == "link-down"
+            for link in network.links
+            if _hits(event, link)
+        }
 
     def link(self, link: LinkEnds, sender: Port, receiver: Port) -> LinkLedger:
         queue = self._queue(sender)
@@ -269,15 +270,15 @@ class _Differences:
         if receiver.pid is not None:
             arrived -= at_entry  # the host counts what its interface did not accept as received
         injected = self._injected(sender, receiver)
-        went_down = link.name in self._impaired.went_down
+        went_down = link.name in self._went_down
         # An interface that is down refuses packets before its shaper, too.
         on_the_way = delay_drops + delay_lost + injected + (0 if went_down else interface_drops)
         offered = self._offered(sender)
         missing_before = self._missing_before(sender)
         missing_after = queue.sent - on_the_way - arrived
-        down = 0
+        hidden = 0
         if went_down:
-            down = max(0, missing_before) + max(0, missing_after)
+            hidden = max(0, missing_before) + max(0, missing_after)
             missing_before, missing_after = min(0, missing_before), min(0, missing_after)
         return LinkLedger(
             link=link.name,
@@ -293,8 +294,7 @@ class _Differences:
             injected=injected,
             received=arrived - socket_drops,
             went_down=went_down,
-            down=down,
-            hidden=down,
+            hidden=hidden,
             missing_before=missing_before,
             missing_after=missing_after,
         )
@@ -312,24 +312,23 @@ class _Differences:
         before, after = self._before.switches[name], self._after.switches[name]
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
         looked_up = after.entered - before.entered
-        packet_outs = sum(self._impaired.burst_frames(port) for _, port in ends)
-        dropped = self._impaired.dropped_in_switch
-        flow_drops = dropped("blackout", name)
+        packet_outs = sum(self._burst_frames(port) for _, port in ends)
+        flow_drops = self._dropped_by("blackout", name)
         if flow_drops is None:
             old = {flow.identity: flow.packets for flow in before.flows}
             flow_drops = sum(
                 flow.packets - old.get(flow.identity, 0) for flow in after.flows if flow.drops
             )
-        meter_drops = dropped("police", name)
+        meter_drops = self._dropped_by("police", name)
         if meter_drops is None:
             meter_drops = max(0, after.meter_drops - before.meter_drops)
         offered = looked_up + packet_outs - misses - flow_drops - meter_drops
         hidden = 0
         missing = offered - queue.sent - queue.drops - queue.filtered  # the link's business
-        if self._impaired.went_down and misses:  # routes have changed
+        if self._went_down and misses:  # routes have changed
             missing, hidden = max(missing, min(0, missing + misses)), misses
         down = self._lost_with_links(ends, missing)
-        went_down = (link.name in self._impaired.went_down for link, _ in ends)
+        went_down = (link.name in self._went_down for link, _ in ends)
         by_these = sum(itertools.compress(came, went_down))
         down_before = max(0, min(arrived - looked_up, by_these))
         return SwitchLedger(
@@ -342,7 +341,6 @@ class _Differences:
             meter_drops=meter_drops,
             queue_drops=queue.drops,
             sent=queue.sent,
-            down=down + down_before,
             hidden=hidden + down + down_before,
             missing_before=arrived - looked_up - down_before,
             missing_after=missing - down,
@@ -362,8 +360,6 @@ class _Differences:
             received=gained("Ip.InReceives"),
             vanished=gained("Ip.InReceives") - gained("Ip.InDelivers") - others,
             udp_buffer_drops=gained("Udp.RcvbufErrors"),
-            udp_checksum_errors=gained("Udp.InCsumErrors"),
-            udp_no_socket=gained("Udp.NoPorts"),
         )
 
     # Parts of the equations
@@ -379,7 +375,7 @@ class _Differences:
     def _interface_drops(
         self, link: LinkEnds, sender: Port, receiver: Port, delay_drops: int
     ) -> tuple[int, int]:
-        """Packets that interfaces on the way refused; those of them that the last one did."""
+        """Count packets that interfaces on the way refused; those of them that the last one did."""
         # A veth that does not accept a packet counts it as a drop of its own, and so does its peer.
         leaving = self._interface(sender.pid, sender.interface, "send_drops")
         if link.middle is None:
@@ -387,16 +383,16 @@ class _Differences:
         else:
             inner = link.middle[0 if receiver is link.first else 1]
             at_entry = self._interface(None, inner, "send_drops")
-            # Since Linux 6.7 a relay hears of them, and counts them among its own.
-            heard = self._network.delayed_by == "relay"
-            drops = leaving + max(0, at_entry - (delay_drops if heard else 0))
+            # Since Linux 6.7 a relay is notified of them, and counts them among its own.
+            notified = self._network.delayed_by == "relay"
+            drops = leaving + max(0, at_entry - (delay_drops if notified else 0))
         refused = self._interface(receiver.pid, receiver.interface, "receive_drops")
         if receiver.pid is None:  # nothing else is counted there
             drops += max(0, refused - at_entry)
         return drops, min(at_entry, refused)
 
     def _queue(self, port: Port) -> _QueueSums:
-        old, new = (each.queues[port.interface] for each in self._namespace(port.pid))
+        old, new = (counters.queues[port.interface] for counters in self._namespace(port.pid))
         sent = drops = all_drops = 0
         for earlier, later in zip(old, new, strict=True):
             refused = grown(earlier.drops, later.drops)
@@ -409,7 +405,7 @@ class _Differences:
         return _QueueSums(sent=sent, drops=drops, filtered=all_drops - drops)
 
     def _arrived(self, sender: Port, port: Port) -> tuple[int, int]:
-        """Packets that the far end of a link counted; how many of them found a socket full."""
+        """Count packets that came to the far end of a link; those that found its socket full."""
         if port.pid is None and self._network.datapath == "kernel":
             came = self._interface(None, port.interface, "received")
             return came - self._injected(sender, port), 0
@@ -425,12 +421,13 @@ class _Differences:
         return packets + self._interface(port.pid, port.interface, "receive_drops"), 0
 
     def _injected(self, sender: Port, receiver: Port) -> int:
-        """Packets that impairments dropped at the receiving end, before anything else saw them."""
+        """Count packets that impairments dropped at the receiving end, before anything else."""
         if receiver.pid is not None:  # a host: by rules with a counter
             host = receiver.node
             return self._after.filter_drops.get(host, 0) - self._before.filter_drops.get(host, 0)
         # a switch: by an XDP program, whose owner alone can read its counter
-        return self._impaired.lost(sender, receiver)
+        way = f"{sender.node}->{receiver.node}"
+        return self._sum("loss", "dropped", lambda event: event.get("target") == way) or 0
 
     def _ends(self, switch: str) -> Iterable[tuple[LinkEnds, Port]]:
         for link in self._network.links:
@@ -439,16 +436,15 @@ class _Differences:
                     yield link, end
 
     def _offered(self, port: Port) -> _Offered:
-        """Packets that the switch sent towards a port."""
+        """Count packets that the switch sent towards a port."""
         # Entries that came or went meanwhile took packets that cannot be told, and those of some
         # impairments may let packets pass while they come and go.
-        dropped = self._impaired.dropped_in_switch
         if port.node not in self._network.switches or any(
-            dropped(kind, port.node) is not None for kind in ("police", "blackout")
+            self._dropped_by(kind, port.node) is not None for kind in ("police", "blackout")
         ):
             return _Offered(None, exact=False)
         before, after = (counters.switches[port.node] for counters in (self._before, self._after))
-        total = self._impaired.burst_frames(port)
+        total = self._burst_frames(port)
         pairs = lasting(before.flows, after.flows)
         for old, new in pairs:
             total += new.ports.count(port.number) * (new.packets - old.packets)
@@ -460,10 +456,46 @@ class _Differences:
                 total += ports.count(port.number) * (late - early)
         return _Offered(total, exact=len(pairs) == len(before.flows) == len(after.flows))
 
+    # Impairments, by where they acted
+
+    def _burst_frames(self, port: Port) -> int:
+        place = port.node, port.number
+        return self._sum("burst", "frames_sent", lambda event: self._target(event) == place) or 0
+
+    def _dropped_by(self, kind: str, switch: str) -> int | None:
+        """Count packets that a kind dropped in a switch; None: there was no such impairment."""
+
+        def is_here(event: Mapping[str, Any]) -> bool:
+            named = (event.get("details") or {}).get("switch")
+            return bool((named or self._target(event)[0]) == switch)
+
+        return self._sum(kind, "dropped", is_here)
+
+    def _sum(self, kind: str, key: str, is_here: Callable[[Mapping[str, Any]], bool]) -> int | None:
+        counts = [
+            int(event.get(key) or 0)
+            for event in self._ends_of_impairments
+            if event.get("counts_as") == kind and is_here(event)
+        ]
+        return sum(counts) if counts else None
+
+    def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
+        """Find the node and port that send in the direction that an impairment hit."""
+        target = str(event.get("target") or event.get("host"))
+        first, arrow, second = target.partition("->")
+        if not arrow:
+            host = self._network.hosts[target]
+            return host.switch, host.switch_port
+        for link in self._network.links:
+            for end, other in ((link.first, link.second), (link.second, link.first)):
+                if (end.node, other.node) == (first, second):
+                    return end.node, end.number
+        return "", 0
+
     # What cannot be known
 
     def _missing_before(self, port: Port) -> int:
-        """Packets that vanished before a port's queue."""
+        """Count packets that vanished before a port's queue."""
         queue, offered = self._queue(port), self._offered(port)
         if offered.packets is None:
             return queue.filtered
@@ -472,13 +504,13 @@ class _Differences:
         return missing if offered.exact else max(queue.filtered, missing)
 
     def _lost_with_links(self, ends: Sequence[tuple[LinkEnds, Port]], missing: int) -> int:
-        """Packets that a switch's links took with them when they went down."""
-        if not any(link.name in self._impaired.went_down for link, _ in ends):
+        """Count packets that a switch's links took with them when they went down."""
+        if not any(link.name in self._went_down for link, _ in ends):
             return 0
         elsewhere = sum(
             self._missing_before(port) - self._queue(port).filtered
             for link, port in ends
-            if link.name not in self._impaired.went_down
+            if link.name not in self._went_down
         )
         return max(0, missing - max(0, elsewhere))
 
@@ -495,7 +527,7 @@ class _QueueSums(NamedTuple):
 
 
 def grown(before: int, after: int) -> int:
-    """By how much a counter has grown, which may be of 32 bits and have begun again at 0."""
+    """The growth of a counter, which may be of 32 bits and have begun again at 0."""
     # A queue's drops are one (struct gnet_stats_queue). One that is smaller for another reason,
     # since its queue was replaced, has shrunk.
     wrapped = before - after > _WORD // 2 and before < _WORD
@@ -503,76 +535,23 @@ def grown(before: int, after: int) -> int:
 
 
 def _gained(before: Mapping[Any, Any], after: Mapping[Any, Any], key: object) -> tuple[int, int]:
-    """By how much a pair of counters has grown; one that is missing was 0."""
+    """The growth of a pair of counters; one that is missing was 0."""
     old, new = before.get(key, (0, 0)), after.get(key, (0, 0))
     return grown(old[0], new[0]), grown(old[1], new[1])
 
 
-class ImpairmentRecords:
-    """The records of a run's impairments, by where they acted."""
-
-    def __init__(self, network: LabInfo, events: Sequence[Mapping[str, Any]]) -> None:
-        self._network = network
-        self._ended = [event for event in events if event.get("action") == "end"]
-        self.went_down = {
-            link.name
-            for event in events
-            if event.get("counts_as") == "link-down"
-            for link in network.links
-            if _hits(event, link)
-        }
-
-    def burst_frames(self, port: Port) -> int:
-        """Frames that bursts sent to a switch port."""
-        place = port.node, port.number
-        return self._sum("burst", "frames_sent", lambda event: self._target(event) == place) or 0
-
-    def lost(self, sender: Port, receiver: Port) -> int:
-        """Packets that losses dropped in a direction."""
-        way = f"{sender.node}->{receiver.node}"
-        return self._sum("loss", "dropped", lambda event: event.get("target") == way) or 0
-
-    def dropped_in_switch(self, kind: str, switch: str) -> int | None:
-        """Packets that impairments of a kind dropped in a switch; None: there was no impairment."""
-
-        def is_here(event: Mapping[str, Any]) -> bool:
-            named = (event.get("details") or {}).get("switch")
-            return bool((named or self._target(event)[0]) == switch)
-
-        return self._sum(kind, "dropped", is_here)
-
-    def _sum(self, kind: str, key: str, is_here: Callable[[Mapping[str, Any]], bool]) -> int | None:
-        counts = [
-            int(event.get(key) or 0)
-            for event in self._ended
-            if event.get("counts_as") == kind and is_here(event)
-        ]
-        return sum(counts) if counts else None
-
-    def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
-        """Switch and port of the direction that an impairment hit."""
-        target = str(event.get("target") or event.get("host"))
-        first, arrow, second = target.partition("->")
-        if not arrow:
-            host = self._network.hosts[target]
-            return host.switch, host.switch_port
-        for link in self._network.links:
-            for end, other in ((link.first, link.second), (link.second, link.first)):
-                if (end.node, other.node) == (first, second):
-                    return end.node, end.number
-        return "", 0
-
-
 def _hits(event: Mapping[str, Any], link: LinkEnds) -> bool:
-    """Whether an impairment acts on a link, in either direction."""
+    """Tell whether an impairment acts on a link, in either direction."""
     first, arrow, second = str(event.get("target") or event.get("host")).partition("->")
     ends = {link.first.node, link.second.node}
     return ends == {first, second} if arrow else first in ends
 
 
+# The gates
+
+
 def unexplained(ledgers: Conservation | None, unreadable: str) -> Finding:
-    """The largest share of packets that nothing explains."""
-    if ledgers is None or not ledgers.quiet:
+    if ledgers is None or not ledgers.idle:
         return _uncounted(ledgers, unreadable)
     share, where = ledgers.worst()
     hidden, hidden_share, place = ledgers.most_hidden()
@@ -584,8 +563,7 @@ def unexplained(ledgers: Conservation | None, unreadable: str) -> Finding:
 
 
 def accidents(ledgers: Conservation | None, unreadable: str) -> Finding:
-    """The most that one part of the emulator lost by accident."""
-    if ledgers is None or not ledgers.quiet:
+    if ledgers is None or not ledgers.idle:
         return _uncounted(ledgers, unreadable)
     losses: list[tuple[float, str]] = [
         (lost, f"{link.place}: {part}")

@@ -110,7 +110,7 @@ def lasting(before: Sequence[Flow], after: Sequence[Flow]) -> list[tuple[Flow, F
     ]
 
 
-_QUIET_S = 0.02
+_IDLE_S = 0.02
 _PATIENCE_S = 3.0
 
 
@@ -119,7 +119,7 @@ class Counters:
     """One reading. Namespaces by process id (None: the switches'), sockets by interface."""
 
     at_s: float
-    quiet: bool
+    idle: bool
     namespaces: dict[int | None, NamespaceCounters]
     sockets: dict[str, tuple[int, int]]  # the kernel's datapath has none
     switches: dict[str, SwitchCounters]
@@ -149,17 +149,17 @@ class CounterReader:
         longest_s = max(changed_s, *map(_longest_s, self._network.links), 0.0)
         deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
         while True:
-            namespaces, quiet = self._when_quiet(deadline_s, _QUIET_S + 2 * longest_s)
-            found = self._all(namespaces, quiet, last=last)
-            if not quiet or _moved(namespaces) == _moved(self._namespaces()):
+            namespaces, idle = self._when_idle(deadline_s, _IDLE_S + 2 * longest_s)
+            found = self._all(namespaces, idle, last=last)
+            if not idle or _moved(namespaces) == _moved(self._namespaces()):
                 return found
 
     def _all(
-        self, namespaces: dict[int | None, NamespaceCounters], quiet: bool, *, last: bool
+        self, namespaces: dict[int | None, NamespaceCounters], idle: bool, *, last: bool
     ) -> Counters:
         return Counters(
             at_s=time.monotonic(),
-            quiet=quiet,
+            idle=idle,
             namespaces=namespaces,
             sockets=self._sockets.read() if self._sockets else {},
             switches=read_switches(self._network.switches, last=last),
@@ -175,13 +175,13 @@ class CounterReader:
         directions = relay_client.document(self._network.as_json())["directions"]
         return {(way["link"], way["from"]): (way["dropped"], way["lost"]) for way in directions}
 
-    def _when_quiet(
-        self, deadline_s: float, quiet_s: float
+    def _when_idle(
+        self, deadline_s: float, idle_s: float
     ) -> tuple[dict[int | None, NamespaceCounters], bool]:
         """The kernel's counters when they stand still so long, and no queue holds a packet."""
         before = self._namespaces()
         while time.monotonic() < deadline_s:
-            time.sleep(quiet_s)
+            time.sleep(idle_s)
             now = self._namespaces()
             if _moved(before) == _moved(now) and not _waiting(now):
                 return now, True

@@ -327,7 +327,7 @@ def _of_links(
 ) -> Iterator[Sample]:
     """Each direction of each link that is configured to lose."""
     losses = {link.name: link.loss for link in network.links if link.loss}
-    if losses and (ledgers is None or not ledgers.quiet):
+    if losses and (ledgers is None or not ledgers.idle):
         missing.append("what links lost by themselves was not counted")
     elif ledgers is not None:
         for way in ledgers.links:

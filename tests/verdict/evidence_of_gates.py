@@ -103,8 +103,8 @@ under_load = functools.partial(
 )
 
 
-def conserved(*links, quiet=True):
-    return Conservation(links=list(links), switches=[], hosts=[], quiet=quiet, duration_s=10.0)
+def conserved(*links, idle=True):
+    return Conservation(links=list(links), switches=[], hosts=[], idle=idle, duration_s=10.0)
 
 
 def sampler(folder, **changes):

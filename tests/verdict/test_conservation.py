@@ -65,7 +65,7 @@ def counters(
     refused_by_b: int = 0,
     delay_drops: int = 0,
     whole: bool = True,
-    quiet: bool = True,
+    idle: bool = True,
     made_at_s: float = 0.0,
     drops_began_at: int = 0,
     lost_upcalls: int = 0,
@@ -117,7 +117,7 @@ def counters(
     )
     return Counters(
         at_s=float(packets),
-        quiet=quiet,
+        idle=idle,
         namespaces=namespaces,
         sockets={"s1-eth1": (packets, socket_drops), "s1-eth2": (0, 0)},
         switches={"s1": switch},
@@ -248,8 +248,8 @@ def test_a_link_that_goes_down_excuses_itself_and_no_other():
     for target in ("b", "b->s1", "s1->b"):
         found = books([down(target)], **lost)
         to_b, switch = link(found, "b--s1", "s1"), found.switches[0]
-        assert (to_b.down, to_b.hidden, to_b.unexplained) == (50, 50, 0)
-        assert (switch.down, switch.hidden, switch.unexplained) == (50, 50, 0)
+        assert (to_b.hidden, to_b.unexplained) == (50, 0)
+        assert (switch.hidden, switch.unexplained) == (50, 0)
         note = gate(found, "conservation").note
         assert "up to 50 packets (1.01% of the traffic)" in note
     elsewhere = books([down("a")], **lost)
@@ -263,7 +263,7 @@ def test_a_link_that_goes_down_excuses_itself_and_no_other():
 def test_what_came_by_a_link_that_went_down_may_miss_the_tables_or_their_entries():
     lost = {"packets": 5000, "lookups": 4990, "offered": 4990, "given_up": 10}
     switch = books([down("a")], **lost).switches[0]
-    assert (switch.down, switch.hidden, switch.unexplained) == (10, 10, 0)
+    assert (switch.hidden, switch.unexplained) == (10, 0)
     assert books([down("b")], **lost).switches[0].missing_before == 10  # nothing came by that
     # A changed route counts misses, which may have been forwarded; no more than those.
     missed = {"packets": 5000, "misses": 30}
@@ -283,7 +283,7 @@ def test_entries_that_were_made_anew_count_for_nothing():
 
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_packets_that_moved_at_a_reading_leave_nothing_measured(at):
-    found = books(**({"before": {"quiet": False}} if at == "before" else {"quiet": False}))
+    found = books(**({"before": {"idle": False}} if at == "before" else {"idle": False}))
     for key in ("conservation", "emulator_losses"):
         assert gate(found, key).outcome == "not measured"
         assert gate(None, key).outcome == "not measured"
@@ -359,29 +359,29 @@ class Scripted(CounterReader):
         return {None: NamespaceCounters(interfaces={"s1-eth1": interface})}
 
     def _all(
-        self, namespaces: dict[int | None, NamespaceCounters], quiet: bool, *, last: bool
+        self, namespaces: dict[int | None, NamespaceCounters], idle: bool, *, last: bool
     ) -> Any:
         self.readings += 1
         sent = namespaces[None].interfaces["s1-eth1"].sent
-        return SimpleNamespace(sent=sent, quiet=quiet)
+        return SimpleNamespace(sent=sent, idle=idle)
 
 
 def test_what_moves_while_counters_are_read_is_read_again():
-    # Two looks until it is quiet, one after the reading: a packet came, so all begins anew.
+    # Two looks until it is idle, one after the reading: a packet came, so all begins anew.
     reader = Scripted([5, 5, 6, 6, 6, 6])
     found: Any = reader.read()
-    assert (found.sent, found.quiet) == (6, True)
+    assert (found.sent, found.idle) == (6, True)
     assert reader.readings == 2
 
 
 def test_what_never_rests_is_said_to_be_moving(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(counting, "_PATIENCE_S", 0.1)
     reader = Scripted(itertools.count())
-    assert not reader.read().quiet
+    assert not reader.read().idle
     assert reader.readings == 1
     pairs = itertools.chain.from_iterable(zip(itertools.count(), itertools.count(), strict=True))
     reader = Scripted(pairs)  # it rests at each two looks, and never while all is read
-    assert not reader.read().quiet
+    assert not reader.read().idle
 
 
 @pytest.mark.parametrize("slow_by", ["configuration", "impairment", "hand"])
@@ -400,4 +400,4 @@ def test_frames_in_flight_are_waited_for_whoever_delays_them(slow_by):
 
     reader = Scripted(sent(), SimpleNamespace(**delays))
     found: Any = reader.read(0.3 if slow_by == "hand" else 0.0)
-    assert (found.sent, found.quiet) == (6, True)
+    assert (found.sent, found.idle) == (6, True)

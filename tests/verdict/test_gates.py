@@ -72,7 +72,7 @@ UNFILLED: dict[str, Any] = {"peak_bytes": None, "reason": "too deep"}
             "no counters: no ovs",
         ),
         (
-            {"ledgers": conserved(ledger(), quiet=False)},
+            {"ledgers": conserved(ledger(), idle=False)},
             "conservation emulator_losses",
             "still moving",
         ),
