@@ -141,7 +141,7 @@ class Network:
                     middle.require_room(middle.longest_s)
             except ValueError as error:
                 raise MissingCapabilityError(str(error)) from None
-            netem.join([middle for middle in middles if middle.rests])
+            netem.join([middle for middle in middles if middle.idle])
             path, log = self.private / "delay.sock", self.logs / "delay-relay.log"
             self.relay = Relay(middles, path, log=log, seed=self.seed).start()
             self.info = replace(self.info, delayed_by="relay", relay_socket=str(path))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.delay import Middle
-from testbed.lab.delay.punctuality import LEAST_FOR_MEAN
+from testbed.lab.delay.relay import LEAST_FOR_MEAN
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.verdict.gate import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
@@ -59,8 +59,8 @@ def _of_relay(
     why = "no frame crossed a delayed link" if record["delays"] else _NO_DELAY
     middles = [Middle.of_link(asdict(link)) for link in network.links if link.middle]
     # What a script has changed need not have carried anything.
-    rest = all(middle.rests for middle in middles) and not _bypassed(record, network, changes)
-    return record, Finding(note=why) if rest else Finding(missing=why)
+    idle = all(middle.idle for middle in middles) and not _bypassed(record, network, changes)
+    return record, Finding(note=why) if idle else Finding(missing=why)
 
 
 def _record(directory: Path, network: LabInfo) -> tuple[Mapping[str, Any], Finding | None]:

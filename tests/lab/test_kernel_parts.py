@@ -54,9 +54,9 @@ middle = Middle(
     link="a--b", nodes=("a", "b"), interfaces=("mida", "midb"), rate_bps=None, settings=settings)
 netem.setup([middle])
 send(middle.slots)
-before = [vars(each) for each in netem.report([middle])[1]]
+before = netem.report([middle])["directions"]
 send(2 * middle.slots)
-print(json.dumps(["", middle.slots, before, [vars(each) for each in netem.report([middle])[1]]]))
+print(json.dumps(["", middle.slots, before, netem.report([middle])["directions"]]))
 """
     reason, slots, *found = printed(SCENE + script)
     if reason:

@@ -1,13 +1,11 @@
-"""The settings of delayed links, and the counters that netem or the relay report of them."""
+"""The settings of delayed links, and the memory that a relay needs for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
-
-from testbed.lab.delay.punctuality import Stretch
 
 # The smallest and the largest frame that a link carries, as its shaper counts them.
 _SMALLEST_BITS, _LARGEST_BITS = 60 * 8, 1514 * 8
@@ -16,7 +14,7 @@ _MOST_FRAMES_PER_S = 250_000
 # Beyond the frames in flight, a relay's memory holds three times those of the largest size that
 # come in this time, so that a relay that wakes up late loses nothing.
 _LATE_S, _LATE_MARGIN = 0.02, 3
-# Where nobody has said how long a delay may become, there is room for full-size frames for so long.
+# Where nothing says how long a delay may become, there is room for full-size frames for so long.
 _ROOM_S = 0.25
 _ROUNDED_SLOTS = 256
 MOST_SLOTS = 1 << 16
@@ -24,12 +22,11 @@ MOST_SLOTS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class DelaySettings:
-    """One direction of a link.
+    """One direction of a link."""
 
-    Each frame draws its wait evenly from `delay_s - jitter_s` to `delay_s + jitter_s`, and
-    overtakes none. So in a dense flow all wait for the slowest frame ahead: the mean grows towards
-    the largest.
-    """
+    # Each frame draws its wait evenly from `delay_s - jitter_s` to `delay_s + jitter_s`, and
+    # overtakes none. So in a dense flow all wait for the slowest frame ahead: the mean grows
+    # towards the largest.
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
@@ -37,7 +34,7 @@ class DelaySettings:
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> DelaySettings:
-        """The settings of a link in the lab's description."""
+        """Read the settings of a link in the lab's description."""
         return cls(delay_s=link["delay_s"], jitter_s=link["jitter_s"], loss=link["loss"])
 
     def __post_init__(self) -> None:
@@ -53,13 +50,15 @@ class DelaySettings:
 
     @property
     def longest_s(self) -> float:
-        """The longest time that a frame waits."""
         return self.delay_s + self.jitter_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Middle:
-    """The inner ends of a link, for both its directions; direction i begins at `nodes[i]`."""
+    """The inner ends of a link, for both its directions; direction i begins at `nodes[i]`.
+
+    An `idle` middle passes frames untouched until its first change.
+    """
 
     link: str
     nodes: tuple[str, str]
@@ -67,27 +66,26 @@ class Middle:
     rate_bps: int | None
     settings: DelaySettings
     most_delay_s: float = 0.0
-    rests: bool = False
+    idle: bool = False
 
     @property
     def longest_s(self) -> float:
-        """The longest time that a frame waits, now or later."""
         return max(self.settings.longest_s, self.most_delay_s)
 
     @property
     def slots(self) -> int:
-        """The frames for which one direction needs memory."""
+        """Return the number of frames for which one direction needs memory."""
         # The smallest frames at the link's full rate, no more of them than a lab can move.
         rate_bps = self.rate_bps or 1_000_000_000
         smallest_per_s = min(rate_bps / _SMALLEST_BITS, _MOST_FRAMES_PER_S)
-        late_s = _ROOM_S if self.rests else _LATE_MARGIN * _LATE_S
+        late_s = _ROOM_S if self.idle else _LATE_MARGIN * _LATE_S
         late = rate_bps * late_s / _LARGEST_BITS
-        wanted = math.ceil((smallest_per_s * self.longest_s + late) / _ROUNDED_SLOTS)
-        return min(MOST_SLOTS, max(1, wanted) * _ROUNDED_SLOTS)
+        steps = math.ceil((smallest_per_s * self.longest_s + late) / _ROUNDED_SLOTS)
+        return min(MOST_SLOTS, max(1, steps) * _ROUNDED_SLOTS)
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> Middle:
-        """The middle of a delayed link in the lab's description."""
+        """Read the middle of a delayed link in the lab's description."""
         settings, most_delay_s = DelaySettings.of_link(link), link.get("most_delay_s")
         return cls(
             link=link["name"],
@@ -96,7 +94,7 @@ class Middle:
             rate_bps=link["rate_bps"],
             settings=settings,
             most_delay_s=most_delay_s or 0.0,
-            rests=settings == DelaySettings() and most_delay_s is None,
+            idle=settings == DelaySettings() and most_delay_s is None,
         )
 
     def require_room(self, longest_s: float, rate_bps: int | None = None) -> None:
@@ -112,83 +110,6 @@ class Middle:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Middle:
-        """What `asdict` made, sent as JSON in the relay's first request."""
+        """Read what `asdict` made, sent as JSON in the relay's first request."""
         pairs = {name: tuple(fields[name]) for name in ("nodes", "interfaces")}
         return cls(**{**fields, **pairs, "settings": DelaySettings(**fields["settings"])})
-
-
-@dataclass(frozen=True, kw_only=True)
-class DirectionCounters:
-    """Frames of one direction since the start: arrived = left + dropped + lost + in flight.
-
-    Attributes:
-        link, sender: the directed link, from this end on.
-        frames_in: arrived from the sender's end.
-        frames_out: handed to the other end.
-        dropped: by accident: no memory was left, or the other end refused.
-        lost: by the configured loss.
-    """
-
-    link: str
-    sender: str
-    frames_in: int
-    frames_out: int
-    dropped: int
-    lost: int
-
-
-def directed(record: DirectionCounters | DirectionDelay | Stretch) -> dict[str, Any]:
-    """A record as written to logs and samples, where a directed link is {link, from}."""
-    fields = asdict(record)
-    return {"link": fields.pop("link"), "from": fields.pop("sender"), **fields}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DirectionDelay:
-    """What one direction is set to, and what a relay did there since `RelayClient.begin`.
-
-    Attributes:
-        link, sender: the directed link, from this end on.
-        delay_s, jitter_s, loss: the settings now.
-        slots: the frames that may wait.
-        wait_least_s, wait_most_s: the least and the largest mean time between a frame's arrival
-            and its departure, in a quarter of a second, or of 20 frames where it has fewer; None:
-            too few frames, or netem.
-        left_out: frames that left while an impairment had changed the delay, and are in no mean.
-    """
-
-    link: str
-    sender: str
-    delay_s: float
-    jitter_s: float
-    loss: float
-    slots: int
-    wait_least_s: float | None = None
-    wait_most_s: float | None = None
-    left_out: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelayReport:
-    """How well a relay did its work since `RelayClient.begin`.
-
-    Attributes:
-        scheduling: of the relay: how the kernel scheduled it (`fifo`, `nice`, `ordinary`).
-        late_max_s: of the relay: how much after its time one frame left, at most.
-        early_max_s: the same, before its time.
-    """
-
-    scheduling: str
-    late_max_s: float
-    early_max_s: float
-    worst: Stretch | None
-    delays: list[DirectionDelay]
-    directions: list[DirectionCounters]
-
-    def as_json(self) -> dict[str, Any]:
-        """The record in `delay.json`; directed links as {link, from}."""
-        return asdict(self) | {
-            "worst": None if self.worst is None else directed(self.worst),
-            "delays": [directed(delay) for delay in self.delays],
-            "directions": [directed(direction) for direction in self.directions],
-        }

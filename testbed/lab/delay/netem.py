@@ -17,19 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from testbed.lab.delay.delay_settings import (
-    DelaySettings,
-    DirectionCounters,
-    DirectionDelay,
-    Middle,
-)
+from testbed.lab.delay.delay_settings import DelaySettings, Middle
 from testbed.lab.kernel.commands import CommandError, run
 
 _ORDERING_RATE = "100gbit"
 
 
 def redirection(source: str, sink: str) -> list[str]:
-    """The commands of tc that make all frames that arrive at `source` leave by `sink`."""
+    """Return tc's commands that make all frames that arrive at `source` leave by `sink`."""
     return [
         f"qdisc add dev {source} ingress",
         f"filter add dev {source} parent ffff: protocol all {everything_to(sink)}",
@@ -37,13 +32,13 @@ def redirection(source: str, sink: str) -> list[str]:
 
 
 def everything_to(sink: str) -> str:
-    """A filter's words that hand all frames to an interface."""
+    """Return a filter's words that hand all frames to an interface."""
     # u32 with a mask of nothing: every protocol, and no need for the matchall module.
     return f"u32 match u32 0 0 action mirred egress redirect dev {sink}"
 
 
 def missing(first: str, second: str) -> str:
-    """Why this kernel cannot delay frames, or "" if it can: tries it on two unused interfaces."""
+    """Say why this kernel cannot delay frames, or ""; tries it on two unused interfaces."""
     trial = [
         f"qdisc add dev {second} root handle 1: netem delay 1ms rate {_ORDERING_RATE}",
         *redirection(first, second),
@@ -53,8 +48,8 @@ def missing(first: str, second: str) -> str:
         try:
             run(["tc", *line.split()])
         except CommandError as error:
-            wanted = "netem" if "netem" in line else "mirred with u32 and ingress"
-            reason = f"the kernel has no {wanted} ({str(error).rpartition(': ')[2]})"
+            module = "netem" if "netem" in line else "mirred with u32 and ingress"
+            reason = f"the kernel has no {module} ({str(error).rpartition(': ')[2]})"
             break
     for place in (f"{second} root", f"{first} ingress"):
         with contextlib.suppress(CommandError):  # the trial failed before this
@@ -91,54 +86,48 @@ def change(middle: Middle, sender: str, settings: DelaySettings) -> None:
     run(["tc", "qdisc", "change", "dev", sink, "root", "handle", "1:", *netem.split()])
 
 
-def report(middles: Sequence[Middle]) -> tuple[list[DirectionDelay], list[DirectionCounters]]:
-    """What every direction is set to, and its frames so far. How long they waited is not known."""
+def report(middles: Sequence[Middle]) -> dict[str, Any]:
+    """Report the settings (`delays`) and the frames so far (`directions`) of every direction."""
     text = ""
     try:
         text = run(["tc", "-s", "-j", "actions", "list", "action", "mirred"])
         # A long list comes in several parts.
-        actions = [each for part in json.loads(text) for each in part.get("actions", ())]
+        actions = [action for part in json.loads(text) for action in part.get("actions", ())]
         handed = {action["to_dev"]: action["stats"] for action in actions}
         text = run(["tc", "-s", "-j", "qdisc", "show"])
-        queues = {load["dev"]: load for load in json.loads(text) if load["kind"] == "netem"}
-        ways = [
-            (middle, way, sink)
-            for middle in middles
-            for way, sink in enumerate(reversed(middle.interfaces))
-        ]
-        return (
-            [_set_to(middle, way, queues[sink]["options"]) for middle, way, sink in ways],
-            [_counted(middle, way, handed[sink], queues[sink]) for middle, way, sink in ways],
-        )
+        queues = {queue["dev"]: queue for queue in json.loads(text) if queue["kind"] == "netem"}
+        delays, directions = [], []
+        for middle in middles:
+            for sender, sink in zip(middle.nodes, reversed(middle.interfaces), strict=True):
+                way = {"link": middle.link, "from": sender}
+                delays.append(way | _settings(queues[sink]["options"]))
+                directions.append(way | _counters(handed[sink], queues[sink]))
     except (ValueError, KeyError) as error:
         raise CommandError(f"tc printed no statistics: {text[:80]!r}") from error
+    return {"delays": delays, "directions": directions}
 
 
-def _set_to(middle: Middle, way: int, options: Mapping[str, Any]) -> DirectionDelay:
+def _settings(options: Mapping[str, Any]) -> dict[str, Any]:
     delay = options.get("delay", {})
-    return DirectionDelay(
-        link=middle.link,
-        sender=middle.nodes[way],
-        delay_s=delay.get("delay", 0.0),
-        jitter_s=delay.get("jitter", 0.0),
-        loss=options.get("loss-random", {}).get("loss", 0.0),
-        slots=options["limit"],
-    )
+    return {
+        "delay_s": delay.get("delay", 0.0),
+        "jitter_s": delay.get("jitter", 0.0),
+        "loss": options.get("loss-random", {}).get("loss", 0.0),
+        "slots": options["limit"],
+        # How long frames waited is not known.
+        **dict.fromkeys(("wait_least_s", "wait_most_s", "left_out")),
+    }
 
 
-def _counted(
-    middle: Middle, way: int, handed: Mapping[str, Any], queue: Mapping[str, Any]
-) -> DirectionCounters:
-    came, refused, left = handed["packets"], handed["overlimits"], queue["packets"]
-    return DirectionCounters(
-        link=middle.link,
-        sender=middle.nodes[way],
-        frames_in=came,
-        frames_out=left,
-        dropped=refused,
+def _counters(handed: Mapping[str, Any], queue: Mapping[str, Any]) -> dict[str, int]:
+    arrived, refused, left = handed["packets"], handed["overlimits"], queue["packets"]
+    return {
+        "frames_in": arrived,
+        "frames_out": left,
+        "dropped": refused,
         # In traffic, frames move between the two readings.
-        lost=max(0, came - left - queue["qlen"] - refused),
-    )
+        "lost": max(0, arrived - left - queue["qlen"] - refused),
+    }
 
 
 def _netem(middle: Middle, settings: DelaySettings) -> str:

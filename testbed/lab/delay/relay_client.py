@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.delay import netem
-from testbed.lab.delay.delay_settings import Middle, directed
+from testbed.lab.delay.delay_settings import Middle
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import messages, python_module
@@ -38,8 +38,8 @@ class RelayClient:
             try:
                 self._messages = messages.connect(self._path)
             except OSError as error:
-                said = f"the delay relay at {self._path} does not answer: {error}"
-                raise CommandError(said) from error
+                words = f"the delay relay at {self._path} does not answer: {error}"
+                raise CommandError(words) from error
         return self._messages
 
     def change(
@@ -68,16 +68,12 @@ class RelayClient:
         changed_s: float | None = self._ask(change | settings, ring)["changed_s"]
         return changed_s
 
-    def forget(self, link: str, sender: str) -> None:
-        """Let the relay drop a direction that rested: its frames do not come, after all."""
-        self._ask({"do": "forget", "link": link, "from": sender})
-
     def begin(self) -> None:
         """Forget what was measured so far, apart from counters: the report is of what follows."""
         self._ask({"do": "begin"})
 
     def report(self) -> dict[str, Any]:
-        """A `RelayReport` as JSON: counters since the relay began, all else since `begin`."""
+        """Return counters since the relay began, and all else in `delay.json` since `begin`."""
         return self._ask({"do": "report"})
 
     def close(self) -> None:
@@ -145,15 +141,11 @@ def recorded(network: Mapping[str, Any], path: Path) -> Iterator[None]:
 
 
 def document(network: Mapping[str, Any]) -> dict[str, Any]:
-    """The record so far: what delays (`by`), whether frames stay `in_order`, report, counters."""
+    """Return the record so far: what delays (`by`), whether frames stay `in_order`, the report."""
     common = {"schema": _SCHEMA, "by": network["delayed_by"], "in_order": network["in_order"]}
     common["at_s"] = time.monotonic()
     if network["delayed_by"] == "netem":
         middles = [Middle.of_link(link) for link in network["links"] if link["middle"] is not None]
-        delays, directions = netem.report(middles)
-        return common | {
-            "delays": [directed(delay) for delay in delays],
-            "directions": [directed(direction) for direction in directions],
-        }
+        return common | netem.report(middles)
     with closing(RelayClient(network["relay_socket"])) as client:
         return common | client.report()

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.delay.delay_settings import DelaySettings, DirectionCounters, DirectionDelay
+from testbed.lab.delay.delay_settings import DelaySettings
 from testbed.transport.native.hot_path import address_of
 
 _ETH_P_ALL = 3
@@ -48,25 +48,20 @@ _TRIES, _SAME_MOMENT_NS = 5, 10_000
 _LATEST_NS = 20_000_000  # a frame that is later fails a run for itself
 
 
-def _ring_bytes(slots: int) -> int:
-    """The memory of a ring."""
-    return slots * _SLOT_BYTES
-
-
 def opened_ring(slots: int, link: str) -> socket.socket:
-    """A socket with a ring for frames, which receives nothing before it is bound."""
+    """Open a socket with a ring for frames, which receives nothing before it is bound."""
     # The kernel takes up to a quarter of a second to find the memory of a large one. So whoever
     # makes a relay take over a direction while it works opens the socket for it.
     with contextlib.ExitStack() as undo:
         ring = undo.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
         ring.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
         ring.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V2)
-        blocks = _ring_bytes(slots) // _BLOCK_BYTES
-        wanted = struct.pack("=IIII", _BLOCK_BYTES, blocks, _SLOT_BYTES, slots)
+        blocks = slots * _SLOT_BYTES // _BLOCK_BYTES
+        layout = struct.pack("=IIII", _BLOCK_BYTES, blocks, _SLOT_BYTES, slots)
         try:
-            ring.setsockopt(_SOL_PACKET, _RX_RING, wanted)
+            ring.setsockopt(_SOL_PACKET, _RX_RING, layout)
         except OSError as error:
-            memory = f"{_ring_bytes(slots) / 1e6:.3g} MB for the {slots} frames in flight"
+            memory = f"{slots * _SLOT_BYTES / 1e6:.3g} MB for the {slots} frames in flight"
             raise OSError(error.errno, f"link {link}: {memory}: {error.strerror}") from error
         undo.pop_all()
     return ring
@@ -98,7 +93,7 @@ class _Frames:
         self._messages["vector_count"] = 1
 
     def send(self, descriptor: int, first: int, count: int) -> int:
-        """Sends messages from `first` on; returns how many the kernel took. OSError when none."""
+        """Send messages from `first` on; return how many the kernel took. OSError when none."""
         at = self._address + first * _MESSAGE.itemsize
         taken = int(_LIBC.sendmmsg(descriptor, at, count, socket.MSG_DONTWAIT))
         if taken < 0:
@@ -124,8 +119,7 @@ class DelayLine:
         ring: int | None = None,
     ) -> None:
         """Raises OSError for an interface, or a socket `ring`, that is none; duplicates `ring`."""
-        self.link = link
-        self.sender = sender
+        self._way = {"link": link, "from": sender}
         self._slots = slots
         self._jitter, self._loss = generators(seed)
         if ring is None:
@@ -136,7 +130,7 @@ class DelayLine:
         with contextlib.suppress(OSError):
             self._out.setsockopt(_SOL_PACKET, _QDISC_BYPASS, 1)
         self._out.bind((sink, 0))  # protocol 0: receives nothing
-        self._memory = mmap.mmap(self._in.fileno(), _ring_bytes(slots))
+        self._memory = mmap.mmap(self._in.fileno(), slots * _SLOT_BYTES)
         self._ring = np.frombuffer(self._memory, dtype=_HEADER)
         self._status = self._ring["status"]
         self._base = int(self._ring.__array_interface__["data"][0])
@@ -152,19 +146,18 @@ class DelayLine:
         self._first = 0  # the oldest frame that waits
         self._waiting = 0
         self._last_due_ns = 0
-        self._looked_ns = time.monotonic_ns()
+        self._collected_ns = time.monotonic_ns()
         self._seen = self._left = self._refused = self._lost = self._overrun = 0
         self.set(settings)
         self._usual_ns = self._delay_ns, self._jitter_ns
         self._in.bind((source, _ETH_P_ALL))  # from here on frames come
 
     def close(self) -> None:
-        """Let frames come no more; those that wait are gone, and so is their memory."""
         self._in.close()
         self._out.close()
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when a frame arrives while none waits."""
+        """Return the descriptor that is readable when a frame arrives while none waits."""
         return self._in.fileno()
 
     def set(self, settings: DelaySettings) -> None:
@@ -175,7 +168,7 @@ class DelayLine:
 
     @property
     def due_ns(self) -> int | None:
-        """When the next frame has to leave, on the monotonic clock; None if none waits."""
+        """Return when the next frame has to leave, by the monotonic clock; None if none waits."""
         return int(self._due_ns[self._first]) if self._waiting else None
 
     def clear_error(self) -> None:
@@ -199,14 +192,14 @@ class DelayLine:
             self._take(first, count, now_ns, clock_ns)
             if count < room:
                 break
-        self._looked_ns = now_ns
+        self._collected_ns = now_ns
 
     def _take_one(self, first: int, now_ns: int, clock_ns: int) -> None:
-        """What `_take` does, without the cost of arrays: their first use takes 100 us."""
+        """Do what `_take` does, without the cost of arrays: their first use takes 100 us."""
         header = _HEADER_FIELDS.unpack_from(self._memory, first * _SLOT_BYTES)
         length, offset, seconds, nanoseconds = header
         age_ns = clock_ns - seconds * _SECOND_NS - nanoseconds
-        came_ns = now_ns - min(max(0, age_ns), max(0, now_ns - self._looked_ns))
+        came_ns = now_ns - min(max(0, age_ns), max(0, now_ns - self._collected_ns))
         due_ns = came_ns + self._delay_ns
         if self._jitter_ns:
             due_ns += int(jitter_ns(self._jitter, self._jitter_ns, 1)[0])
@@ -223,8 +216,8 @@ class DelayLine:
         span = slice(first, first + count)
         frames = self._ring[span]
         stamp_ns = frames["seconds"].astype(np.int64) * _SECOND_NS + frames["nanoseconds"]
-        # Stamps are of the wall clock, which may be set. No frame came before the last look.
-        age_ns = np.clip(clock_ns - stamp_ns, 0, max(0, now_ns - self._looked_ns))
+        # Stamps are of the wall clock, which may be set. No frame came before the last collection.
+        age_ns = np.clip(clock_ns - stamp_ns, 0, max(0, now_ns - self._collected_ns))
         came_ns = now_ns - age_ns
         self._came_ns[span] = came_ns
         due_ns = came_ns + self._delay_ns
@@ -277,53 +270,46 @@ class DelayLine:
                 done += 1
 
     def unusual_until_ns(self, now_ns: int) -> float:
-        """When frames wait as they did at first: never, or once those in flight have left."""
+        """Return until when waits differ from those at first; frames in flight have to leave."""
         if (self._delay_ns, self._jitter_ns) != self._usual_ns:
             return math.inf
         return max(now_ns, self._last_due_ns) + _LATEST_NS
 
-    def delay(self, waits: Mapping[str, Any]) -> DirectionDelay:
-        """The settings and what came of them; `waits` as of `Punctuality.waits`."""
-        return DirectionDelay(
-            link=self.link,
-            sender=self.sender,
-            **asdict(self.settings),
-            **waits,
-            slots=self._slots,
-        )
+    def delay(self, waits: Mapping[str, Any]) -> dict[str, Any]:
+        """Report the settings and what came of them; `waits` as of `Punctuality.waits`."""
+        return {**self._way, **asdict(self.settings), "slots": self._slots, **waits}
 
-    def counters(self) -> DirectionCounters:
-        """Frames so far; a frame that found the ring full counts as arrived and dropped."""
-        taken = self._in.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # and sets them back
-        self._overrun += int(np.frombuffer(taken, dtype=np.uint32)[1])
-        return DirectionCounters(
-            link=self.link,
-            sender=self.sender,
-            frames_in=self._seen + self._overrun,
-            frames_out=self._left,
-            dropped=self._refused + self._overrun,
-            lost=self._lost,
-        )
+    def counters(self) -> dict[str, Any]:
+        """Count frames so far; a frame that found the ring full counts as arrived and dropped."""
+        statistics = self._in.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # and sets them back
+        self._overrun += int(np.frombuffer(statistics, dtype=np.uint32)[1])
+        return {
+            **self._way,
+            "frames_in": self._seen + self._overrun,
+            "frames_out": self._left,
+            "dropped": self._refused + self._overrun,
+            "lost": self._lost,
+        }
 
 
 def generators(seed: Sequence[int] | None) -> list[np.random.Generator]:
-    """What decides a direction's jitter, and its loss."""
-    # One each: how frames fall into batches must not change which of them are lost.
-    return [np.random.default_rng(each) for each in np.random.SeedSequence(seed).spawn(2)]
+    """Make the random generators of a direction's jitter and of its loss."""
+    # Two: how frames fall into batches must not change which of them are lost.
+    return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2)]
 
 
 def jitter_ns(random: np.random.Generator, most_ns: int, count: int) -> NDArray[np.int64]:
-    """By how much the next frames wait longer than the delay: evenly, `most_ns` less or more."""
+    """Draw how much longer than the delay the next frames wait: evenly, `most_ns` less or more."""
     return random.integers(-most_ns, most_ns, count, endpoint=True)
 
 
 def kept(random: np.random.Generator, loss: float, count: int) -> NDArray[np.bool_]:
-    """Which of the next frames survive a loss."""
+    """Draw which of the next frames survive a loss."""
     return random.random(count) >= loss
 
 
 def _both_clocks_ns() -> tuple[int, int]:
-    """The monotonic and the wall clock at one moment."""
+    """Read the monotonic and the wall clock at one moment."""
     # Whoever is interrupted between the two would take frames for older than they are.
     for _ in range(_TRIES):
         now_ns, clock_ns = time.monotonic_ns(), time.time_ns()
