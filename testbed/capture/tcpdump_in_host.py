@@ -1,7 +1,7 @@
 """Becomes tcpdump, by path: `tcpdump_in_host.py OPTION...`. It needs nothing but raw sockets.
 
-As user 0 tcpdump first sets its groups, which nobody may without root's powers, and never in a user
-namespace. So the kernel lets that one call pass without effect; `-Z root` asks for no other change.
+As user 0 tcpdump first sets its groups, which nobody may without root's privileges, and never in a
+user namespace. So the kernel lets that one call pass without effect; `-Z root` asks for no other.
 """
 
 from __future__ import annotations

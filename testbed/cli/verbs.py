@@ -355,7 +355,7 @@ def test(context: typer.Context) -> None:
     from testbed.cli import upkeep
     from testbed.lab.kernel import privileges
 
-    with privileges.taken_up():
+    with privileges.regained():
         status = upkeep.test(context.args)
     raise typer.Exit(status)
 

@@ -33,7 +33,7 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a host, in a session of its own, without root's powers; ProgramError."""
+    """Start a program in a host, in a session of its own, without root's privileges."""
     if not argv or not argv[0]:
         raise ProgramError(f"{host.name}: no program is given")
     place = f"{host.name}: {argv[0]}"
@@ -42,7 +42,7 @@ def start(
     def begin() -> subprocess.Popen[bytes]:
         namespaces.settle(host.pid)
         # The program inherits what is done to this thread.
-        privileges.give_up()
+        privileges.abandon()
         return subprocess.Popen(
             list(argv),
             stdin=stdin,

@@ -35,7 +35,7 @@ def owner_of_now() -> str:
 
 def find() -> list[Leftover]:
     """This user's processes whose sandbox has lost its command, oldest first."""
-    with privileges.taken_up():
+    with privileges.regained():
         return sorted(_find(), key=lambda each: (each.started, each.pid))
 
 
@@ -68,7 +68,7 @@ def end(leftovers: list[Leftover]) -> list[Leftover]:
             continue
         try:
             if _lives(leftover):
-                with privileges.taken_up():
+                with privileges.regained():
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             continue

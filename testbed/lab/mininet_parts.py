@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import select
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +17,10 @@ from mininet.node import Host, OVSSwitch, RemoteController
 
 from testbed.lab import openvswitch
 from testbed.lab.kernel import namespaces, rtnetlink
-from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Message, Rtnetlink, bring_up_silent
 from testbed.lab.kernel.shaping import MissingCapabilityError
 
 _link_numbers = itertools.count()
-_PROMPT = chr(127)  # Mininet's choice
 _MNEXEC_NEW, _MNEXEC_JOIN = "-cdn", "-cda"
 
 # Mininet would raise system-wide limits on first use; a lab leaves the host as it is.
@@ -38,7 +34,7 @@ class LabMininet(Mininet):
         """Give the hosts their addresses, and bring up the switches' interfaces."""
         super().configHosts()
         with Rtnetlink() as kernel:
-            ports = [each.name for switch in self.switches for each in switch.intfList()]
+            ports = [port.name for switch in self.switches for port in switch.intfList()]
             kernel.send([rtnetlink.up(kernel.interface(name)) for name in ports])
 
     def staticArp(self) -> None:  # noqa: N802
@@ -49,19 +45,14 @@ class LabMininet(Mininet):
                 interface = kernel.interface(host.defaultIntf().name)
                 if interface.number not in batches:
                     batches[interface.number] = [
-                        rtnetlink.neighbour(interface, address=each.IP(), mac=each.MAC())
-                        for each in self.hosts
+                        rtnetlink.neighbour(interface, address=peer.IP(), mac=peer.MAC())
+                        for peer in self.hosts
                     ]
                 kernel.send(batches[interface.number])
 
 
 class _ShellOnDemand:
-    """A node whose shell starts with its first command, and that gives up when it says nothing."""
-
-    # Mininet waits without end for a shell that ends, does not come up, or does not answer.
-
-    shell_timeout_s = 20.0
-    _has_prompt = False
+    """A node whose shell starts with its first command."""
 
     def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 (Mininet's name)
         """Make the node's namespaces, which its constructor wants, and no shell yet."""
@@ -74,12 +65,10 @@ class _ShellOnDemand:
             ) from None
 
     def cmd(self, *words: Any, **options: Any) -> Any:
-        """Run a command in the node's shell and return what it printed."""
         self._need_shell()
         return super().cmd(*words, **options)  # type: ignore[misc]
 
     def sendCmd(self, *words: Any, **options: Any) -> None:  # noqa: N802
-        """Give the node's shell a command, and do not wait for its end."""
         self._need_shell()
         super().sendCmd(*words, **options)  # type: ignore[misc]
 
@@ -96,37 +85,11 @@ class _ShellOnDemand:
             cmd = ["mnexec", _MNEXEC_JOIN, str(self.pid), *cmd[2:]]  # type: ignore[attr-defined]
         return super()._popen(cmd, **options)  # type: ignore[misc]
 
-    def read(self, size: int = 1024) -> str:
-        """What the shell printed; the first time, all of it up to its first prompt."""
-        printed = self._read_next(size, "")
-        while not self._has_prompt and not printed.endswith(_PROMPT):
-            printed += self._read_next(size, printed)
-        self._has_prompt = True
-        return printed
-
-    def _read_next(self, size: int, printed: str) -> str:
-        """What comes next; CommandError if nothing will, or takes too long."""
-        node: Any = self
-        words = f": {' '.join(printed.split())}" if printed.strip() else ""
-        output = select.poll()  # Mininet's own is always ready, because it also asks for writing
-        output.register(node.stdout, select.POLLIN)
-        deadline_s = time.monotonic() + self.shell_timeout_s
-        while time.monotonic() < deadline_s:
-            # This process holds the terminal too, so the shell's end alone wakes nobody.
-            status = node.shell.poll()
-            if output.poll(0 if status is not None else 100):
-                return str(super().read(size))  # type: ignore[misc]
-            if status is not None:
-                raise CommandError(f"the shell of {node.name} ended with status {status}{words}")
-        waited = f"for {self.shell_timeout_s:g} s, since {node.lastCmd or 'its start'!r}"
-        raise CommandError(f"the shell of {node.name} says nothing {waited}{words}")
-
 
 class LabInterface(Intf):
     """An interface that its node or the network brings up, with all others."""
 
     def config(self, **_options: Any) -> dict[str, Any]:
-        """Do nothing."""
         return {}
 
 
@@ -155,7 +118,7 @@ class LabController(_ShellOnDemand, RemoteController):
     """The supervisor's controller: no probe of its port, since an event says it is ready."""
 
     def checkListening(self) -> None:  # noqa: N802 (Mininet's name)
-        """Do nothing."""
+        pass
 
 
 class LabSwitch(_ShellOnDemand, OVSSwitch):
@@ -168,7 +131,6 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
         super().__init__(name, batch=batch, **options)
 
     def cmd(self, *words: Any, **options: Any) -> Any:
-        """Run a command in the node's shell and return what it printed."""
         if words == ("ifconfig", "lo", "up"):  # Mininet's constructor; the sandbox has done it
             return ""
         return super().cmd(*words, **options)

@@ -83,7 +83,7 @@ class Sandbox:
         try:
             return self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            with privileges.taken_up():
+            with privileges.regained():
                 self.process.kill()  # `--kill-child` takes the sandbox's first process with it
             return self.process.wait()
 
@@ -117,7 +117,7 @@ def start(
             printed = output = opened.enter_context(tempfile.TemporaryFile())
         messages, theirs = pair()
         opened.callback(messages.close)
-        with theirs, privileges.taken_up():
+        with theirs, privileges.regained():
             process = subprocess.Popen(
                 [
                     *signal,

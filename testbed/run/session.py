@@ -139,7 +139,7 @@ class LabSession:
         client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)
         client.wait_ready()
         client.close()
-        # Closed to whatever has given up root's powers, also as user 0: who may send there can
+        # Closed to whatever has abandoned root's privileges, also as user 0: who may send there can
         # change links and switches and end impairments. No program of the workload runs yet.
         for path in self.private.iterdir():
             if path.is_socket():

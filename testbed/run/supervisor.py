@@ -87,7 +87,7 @@ def in_sandbox(request: Mapping[str, Any], messages: Messages) -> None:
                 sys.stderr.flush()
             reason += "; see logs/supervisor.log"
     if privileges.caller() is not None:
-        privileges.lay_aside()  # where links lead no further than the caller may go
+        privileges.drop()  # where links lead no further than the caller may go
     run_directory.write_status(
         directory,
         verdict,

@@ -60,7 +60,7 @@ def main() -> None:
 
         for module in _USED_LATER:
             importlib.import_module(module)
-    privileges.lay_aside()  # own code is loaded here
+    privileges.drop()  # own code is loaded here
     torch.set_num_threads(1)  # before the fork, and before any operation starts threads
     torch.use_deterministic_algorithms(True)
     # The network is built meanwhile; the order arrives when it is ready.
@@ -80,7 +80,7 @@ def main() -> None:
     except BaseException as error:
         _give_up(error)
     run_directory.write_json(directory / "training.json", {"schema": run_directory.SCHEMA, **facts})
-    with privileges.taken_up():
+    with privileges.regained():
         listener = barriers.listen(context.coordination_socket)
         privileges.hand_over(context.coordination_socket)
     controller = _connect_to_controller(context)
@@ -155,7 +155,7 @@ class HostTask:
         """Settle the calling thread in the host, without root's powers; returns what is to run."""
         namespaces.enter(self.host_pid)
         sockets = self.open_sockets()
-        privileges.give_up()
+        privileges.abandon()
         return functools.partial(self.run, sockets)
 
 
@@ -198,7 +198,7 @@ def run_together(
 
     for name, task in tasks.items():
         threading.Thread(target=live, args=(name, task), name=name, daemon=True).start()
-    privileges.give_up()
+    privileges.abandon()
     privileges.die_with_parent()
     with contextlib.suppress(threading.BrokenBarrierError):
         prepared.wait()
@@ -240,7 +240,7 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
         log = os.open(directory / "logs" / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for standard in (1, 2):
             os.dup2(log, standard)
-        privileges.take_up()
+        privileges.regain()
         if len(tasks) == 1:
             work = tasks[name].prepare()
             privileges.die_with_parent()
@@ -259,11 +259,11 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
 
 def _connect_to_controller(context: RunContext) -> ControllerClient:
     """A connection of root's: the socket is closed to what this process forks."""
-    privileges.take_up()
+    privileges.regain()
     try:
         return ControllerClient(context.controller_socket)
     finally:
-        privileges.lay_aside()
+        privileges.drop()
 
 
 def _end(error: BaseException, name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What of root's powers is laid aside or given up, tried in processes of their own."""
+"""Which of root's privileges are dropped or abandoned, tried in processes of their own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def a_program():
 
 subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "x", "/mnt"], check=True)
 open("/mnt/of-root", "w").close()
-privileges.give_up()
+privileges.abandon()
 print(json.dumps({
     "user": os.getresuid(),
     "groups": os.getgroups(),
@@ -87,7 +87,7 @@ def python(
 
 
 def attempts(*before: str, environment: Mapping[str, str] = EMPTY) -> dict[str, object]:
-    """What a process can still do after `give_up`."""
+    """What a process can still do after `abandon`."""
     before = before or ("unshare", "--net", "--mount")
     done = python("-c", ATTEMPTS, before=before, environment=environment)
     assert done.returncode == 0, done.stderr
@@ -135,7 +135,7 @@ warnings.simplefilter("error")  # one about a small buffer
 host = resolve("127.0.0.1", what="here")
 udp = open_data_sockets(carrier="udp", local=host, peers={"a": host}, ports={"a": 0},
                         is_server=False, chunk_bytes=1000).udp["a"]
-privileges.give_up()
+privileges.abandon()
 print({key: udp.facts()[key] // BUFFER_BYTES for key in ("receive_buffer_bytes",)})
 try:
     udp._socket.setsockopt(socket.SOL_SOCKET, 33, 1 << 16)  # SO_RCVBUFFORCE
@@ -197,7 +197,7 @@ def test_a_folder_that_the_caller_did_not_make_is_not_handed_over(reachable):
     (etc / "shadow").touch()
     (reachable / "runs").symlink_to(reachable)
     script = "import sys; from pathlib import Path; from testbed.lab.kernel import privileges as p;"
-    script += "p.lay_aside(); p.hand_over_below(Path(sys.argv[1]))"
+    script += "p.drop(); p.hand_over_below(Path(sys.argv[1]))"
     (reachable / "link").symlink_to(etc)
     for path, status in (("runs/etc", 0), ("link", 1)):
         done = python("-c", script, str(reachable / path), environment=SUDO)

@@ -117,7 +117,7 @@ def start(
         enter()
         os.chdir(folder)
         sys.dont_write_bytecode = True  # nothing is left in the user's clone
-        privileges.give_up()
+        privileges.abandon()
         _play(adapter, checkout, end, player)
 
     return conductor.start(begin, heard=True)

@@ -1,13 +1,12 @@
-"""Root's powers: laid aside where none is needed, and given up for good where users' code runs.
+"""Root's privileges: dropped where none is needed, and abandoned where users' code runs.
 
-Under `sudo` the command and what it writes belong to the caller: `lay_aside` makes this process
-that user, and `taken_up` is for moments that need root. Workers and programs in hosts call
-`give_up`.
+Under `sudo` the command and what it writes belong to the caller: `drop` makes this process that
+user, and `regained` is for moments that need root. Workers and programs in hosts call `abandon`.
 """
 
-# What they keep lets sockets see and send raw packets and bind low ports. CAP_NET_ADMIN is not
-# among it: it counts in all network namespaces of its user namespace, which for root is the
-# machine's, and netlink reaches another one by a process in it or by a number (capabilities(7)).
+# After `abandon`, sockets can still see and send raw packets and bind low ports. CAP_NET_ADMIN is
+# gone: it counts in all network namespaces of its user namespace, which for root is the machine's,
+# and netlink reaches another one by a process in it or by a number (capabilities(7)).
 
 from __future__ import annotations
 
@@ -49,36 +48,36 @@ class Caller:
 
     @property
     def groups(self) -> list[int]:
-        """All groups of the user; those alone that sudo named where the system knows no user."""
+        """Return the user's groups; the one that sudo named, if the system knows no such user."""
         try:
             return os.getgrouplist(pwd.getpwuid(self.uid).pw_name, self.gid)
         except KeyError:
             return [self.gid]
 
     def environment(self) -> dict[str, str]:
-        """Where the user is at home: programs look there for settings and caches."""
+        """Return the user's home and name: programs look there for settings and caches."""
         try:
-            known = pwd.getpwuid(self.uid)
+            user = pwd.getpwuid(self.uid)
         except KeyError:
             return {"HOME": "/"}
-        return {"HOME": known.pw_dir, "USER": known.pw_name, "LOGNAME": known.pw_name}
+        return {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
 
 
 def may_be_root() -> bool:
-    """Whether this process is root, or has laid that aside."""
+    """Tell whether this process is root, or has dropped its privileges."""
     return 0 in os.getresuid()
 
 
 def caller() -> Caller | None:
-    """The user who called `sudo`, for a process that is or may be root; None: nobody else."""
+    """Return the user who called `sudo`, for a process that may be root; None: nobody else."""
     uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if not may_be_root() or not uid.isdecimal() or not gid.isdecimal() or int(uid) == 0:
         return None
     return Caller(uid=int(uid), gid=int(gid))
 
 
-def lay_aside() -> None:
-    """Act as the caller from now on, and without root's powers; `taken_up` brings them back."""
+def drop() -> None:
+    """Act as the caller, without root's privileges, until `regain`."""
     # As root without a caller, files of others can be read but not changed.
     if (who := caller()) is None:
         _set_capabilities(effective=_AS_ROOT, keep_permitted=True)
@@ -89,8 +88,8 @@ def lay_aside() -> None:
     os.setresuid(who.uid, who.uid, 0)
 
 
-def take_up() -> None:
-    """Be root again, after `lay_aside`."""
+def regain() -> None:
+    """Be root again, after `drop`."""
     if os.geteuid() == 0:
         _set_capabilities(effective=None, keep_permitted=True)
         return
@@ -101,16 +100,16 @@ def take_up() -> None:
 
 
 @contextmanager
-def taken_up() -> Iterator[None]:
+def regained() -> Iterator[None]:
     """Be root for the time of the body, where this process was and has become the caller."""
     if not may_be_root() or os.geteuid() == 0:
         yield
         return
-    take_up()
+    regain()
     try:
         yield
     finally:
-        lay_aside()
+        drop()
 
 
 def become_caller(needed: Path) -> str:
@@ -122,7 +121,7 @@ def become_caller(needed: Path) -> str:
         _forget_caller()
         return f"user {who.uid}, who called sudo, cannot read {needed}: what is written is root's"
     os.environ.update(who.environment())
-    lay_aside()
+    drop()
     return ""
 
 
@@ -148,7 +147,7 @@ def hand_over_below(directory: Path) -> None:
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(opened).st_uid in (who.uid, os.geteuid()):
-            with taken_up():
+            with regained():
                 for _, _, files, descriptor in os.fwalk(dir_fd=opened):
                     for name in (".", *files):
                         _give(who, name, descriptor)
@@ -163,8 +162,8 @@ def _give(who: Caller, name: str, folder: int | None) -> None:
 
 
 def reaches(who: Caller, path: Path, mode: str) -> bool:
-    """As root: whether a user may read (`r`), write (`w`) or enter (`x`) a path."""
-    asked = subprocess.run(
+    """As root: tell whether a user may read (`r`), write (`w`) or enter (`x`) a path."""
+    test = subprocess.run(
         ["test", f"-{mode}", str(path)],
         user=who.uid,
         group=who.gid,
@@ -172,14 +171,13 @@ def reaches(who: Caller, path: Path, mode: str) -> bool:
         cwd="/",
         check=False,
     )
-    return asked.returncode == 0
+    return test.returncode == 0
 
 
-def give_up() -> None:
-    """Give up root's powers for good: for this thread, and for all that it starts."""
+def abandon() -> None:
+    """Drop root's privileges for good: for this thread, and for all that it starts."""
     # The kernel forgets with them who was to be told of the parent's end, so `die_with_parent`
-    # comes later. A process with such a thread must not use `lay_aside`: libc changes all threads
-    # alike.
+    # comes later. A process with such a thread must not use `drop`: libc changes all threads alike.
     who = caller()
     kept = _AS_ROOT if who is None else _NETWORK
     for number in range(_LAST + 1):
@@ -226,7 +224,7 @@ def _call(number: int, *arguments: object) -> None:
 
 
 def _prctl(option: int, *arguments: int) -> None:
-    words = [ctypes.c_ulong(each) for each in (*arguments, 0, 0, 0, 0)[:4]]
+    words = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
     _require(_LIBC.prctl(option, *words))
 
 
@@ -236,10 +234,11 @@ def _set_capabilities(*, effective: tuple[int, ...] | None, keep_permitted: bool
     data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low halves, high halves
     _require(_LIBC.capget(header, data))
     permitted = data[1] | data[4] << 32
-    wanted = permitted if effective is None else sum(1 << each for each in effective) & permitted
-    left = permitted if keep_permitted else wanted
-    inherited = data[2] | data[5] << 32 if keep_permitted else wanted
-    for place, value in enumerate((wanted, left, inherited)):
+    active = permitted
+    if effective is not None:
+        active &= sum(1 << number for number in effective)
+    inheritable = data[2] | data[5] << 32 if keep_permitted else active
+    for place, value in enumerate((active, permitted if keep_permitted else active, inheritable)):
         data[place], data[place + 3] = value & 0xFFFFFFFF, value >> 32
     _require(_LIBC.capset(header, data))
 
@@ -247,4 +246,4 @@ def _set_capabilities(*, effective: tuple[int, ...] | None, keep_permitted: bool
 def _require(result: int) -> None:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"cannot give up root's powers: {os.strerror(number)}")
+        raise OSError(number, f"cannot drop root's privileges: {os.strerror(number)}")
