@@ -33,9 +33,10 @@ from analysis.statistics import ENOUGH_SEEDS, Estimate, difference_interval, rat
 from analysis.summary import pairing
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import bounded_metric, entry, pairs, points, ratio_names
-from analysis.tables import by_sweep_point, rendering
-from analysis.tables.by_arm import findings_table, main_table
+from analysis.tables import rendering
+from analysis.tables.by_arm import main_table, metric_tables
 from analysis.tables.published_values import overview_table
+from analysis.tables.ratios import findings_table, point_tables
 from analysis.tables.rendering import (
     Cell,
     Table,
@@ -307,11 +308,11 @@ def _tables(summary: dict[str, Any], shown_by_arm: Sequence[str]) -> list[Table]
         return [main_table(summary, shown=shown_by_arm, with_runs=False)]
     chosen = _EXPERIMENTS.get(summary["experiment"], {"values": "", "ratios": ""})
     if chosen["values"]:
-        return by_sweep_point.metric_tables(summary, only=chosen["values"].split())
+        return metric_tables(summary, only=chosen["values"].split())
     shown = [ALL_BURSTS]
     if any(point["limits"] for point in points(summary)):  # they stand beside the gather's ratio
         shown = list(dict.fromkeys([bounded_metric(summary), ALL_BURSTS]))
-    return by_sweep_point.ratio_tables(summary, only=chosen["ratios"].split() or shown)
+    return point_tables(summary, only=chosen["ratios"].split() or shown)
 
 
 def _bare(table: Table) -> str:

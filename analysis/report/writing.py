@@ -25,7 +25,7 @@ from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import entry, of_programs
-from analysis.tables import by_arm, by_sweep_point, published_values, setup, verdicts
+from analysis.tables import by_arm, published_values, ratios, setup, verdicts
 from analysis.tables.rendering import Cell, Table, marked, table_of, to_csv, to_latex, to_markdown
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
@@ -126,11 +126,10 @@ def _resumable(results: Results) -> bool:
 def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
     """Every table of the report by the name of its files."""
     arms_table = setup.program_table if results.runs_programs else setup.arm_settings_table
-    by_point = by_sweep_point.metric_tables(summary)
-    ratios_by_point = by_sweep_point.ratio_tables(summary)
+    by_point, ratios_by_point = by_arm.metric_tables(summary), ratios.point_tables(summary)
     return {
         "main": by_arm.main_table(summary),
-        "ratios": by_arm.ratio_table(summary),
+        "ratios": ratios.ratio_table(summary),
         "phases": by_arm.critical_rounds_table(summary),
         "round-time": by_arm.round_time_table(results),
         "published": published_values.experiment_table(summary),
@@ -143,7 +142,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         **{
             f"point-ratios-{number}": ratio for number, ratio in enumerate(ratios_by_point, start=1)
         },
-        "contrasts": by_sweep_point.contrast_table(summary),
+        "contrasts": ratios.contrast_table(summary),
         "arms": arms_table(results),
         "coverage": verdicts.coverage_table(results),
     }
@@ -226,7 +225,7 @@ def render_page(
     place = results.folder.resolve()
     below = place.is_relative_to(Path.cwd())
     folder = shlex.quote(str(place.relative_to(Path.cwd()) if below else place))
-    findings = by_arm.findings_table(summary)
+    findings = ratios.findings_table(summary)
     if results.invalid_included:
         findings = marked(findings)
     return render(
@@ -326,7 +325,7 @@ def _index_table(experiments: list[Path]) -> Table:
             "Arms": lambda each: ", ".join((summaries[each] or documents[each]).get("arms") or []),
             "Runs": runs,
             "What was found": lambda each: (
-                by_arm.first_finding(summaries[each]) if summaries[each] else None
+                ratios.first_finding(summaries[each]) if summaries[each] else None
             ),
             "Report of": written,
         },

@@ -14,7 +14,7 @@ from analysis.data.load import load
 from analysis.report import remarks
 from analysis.summary.document import summarise
 from analysis.summary.lookup import entry
-from analysis.tables import by_arm
+from analysis.tables import ratios
 from analysis.tables.by_arm import main_table
 from tests.analysis.build import ResultsBuilder, edited
 
@@ -67,7 +67,7 @@ def test_seeds_that_are_no_pairs_are_left_out_and_counted(tmp_path, elsewhere, w
     assert entry(summary, "differences", "fixed-low-dblp", "accuracy").n == 3
     assert entry(summary, "arms", "fixed-low", LATENCY).n == 5
     assert f"no pairs: 2 of 5 seeds of {PAIR} ({why})" in caution
-    assert f"{PAIR} leaves out seeds 2, 5: {why}." in by_arm.ratio_table(summary).notes
+    assert f"{PAIR} leaves out seeds 2, 5: {why}." in ratios.ratio_table(summary).notes
     notes = main_table(summary).notes
     assert any("both have, of one machine and code" in note for note in notes)
 

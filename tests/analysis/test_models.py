@@ -15,7 +15,7 @@ from analysis.figures.style import arm_styles
 from analysis.summary import published
 from analysis.summary.document import summarise
 from analysis.summary.lookup import entry
-from analysis.tables import by_arm
+from analysis.tables import ratios
 from analysis.tables.by_arm import main_table
 from analysis.tables.published_values import experiment_table, overview_table
 from testbed.training.models import MODELS
@@ -93,13 +93,13 @@ def test_no_accuracy_is_a_mean_over_tasks(two_tasks):
     (accuracy,) = (row for row in main_table(summary).rows if row[0].text.startswith("Final test"))
     assert {cell.text for cell in accuracy[1:]} == {"\u2014"}
     assert "nobody's: see the tables by point" in accuracy[1].note
-    found = {row[0].text: row[1].text for row in by_arm.ratio_table(summary).rows}
+    found = {row[0].text: row[1].text for row in ratios.ratio_table(summary).rows}
     label = "Final test accuracy, difference (points)"
     assert {name: text for name, text in found.items() if "accuracy" in name} == {
         f"{label}, task = small-cnn": "0.50",
         f"{label}, task = mlp": "-5.00",
     }
-    headings = by_arm.findings_table(summary).columns
+    headings = ratios.findings_table(summary).columns
     assert [heading for heading in headings if "accuracy" in heading] == list(found)[-2:]
     assert "accuracy" not in summary["published"]
     assert overview(summary) == APART

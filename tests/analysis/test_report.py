@@ -21,7 +21,8 @@ import pytest
 import analysis
 from analysis.data.evidence import INVALID_INCLUDED
 from analysis.report import html, writing
-from analysis.tables.by_arm import first_finding, main_table
+from analysis.tables.by_arm import main_table
+from analysis.tables.ratios import first_finding
 from analysis.tables.rendering import Table, row
 from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import run as run_of

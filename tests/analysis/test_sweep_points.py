@@ -8,7 +8,7 @@ import pytest
 
 import analysis
 from analysis.statistics import holm
-from analysis.tables import by_arm, by_sweep_point
+from analysis.tables import by_arm, ratios
 from analysis.tables.by_arm import main_table
 from tests.analysis.build import ResultsBuilder, summary_of
 from tests.analysis.test_metrics import without_gather
@@ -51,7 +51,7 @@ def test_in_results_without_gathers_the_bounds_stand_beside_the_ratio_of_rounds(
     for log in tmp_path.rglob("rounds.jsonl"):
         without_gather(log)
     summary = summary_of(tmp_path)
-    (table, *_) = by_sweep_point.ratio_tables(summary)
+    (table, *_) = ratios.point_tables(summary)
     assert len(table.columns) == 4 and "Round latency, burst rounds" in table.title
     assert table.records[1]["byte_bound"] == pytest.approx(0.992 / 0.592)
     assert "gather_latency_s.burst_mean" not in summary["points"][0]["published"]
@@ -75,7 +75,7 @@ def test_means_of_different_runs_are_said_to_be(tmp_path):
     run(build, "fixed-low", 1, 0.9, verdict="invalid", reason="no rate")
     summary = summary_of(tmp_path)
     label = "fixed-low/dblp: Round latency, burst rounds"
-    assert by_arm.first_finding(summary) == f"{label} 3.00 x (1 of 2 points)"
+    assert ratios.first_finding(summary) == f"{label} 3.00 x (1 of 2 points)"
     assert any("of different runs" in note for note in main_table(summary).notes)
 
 
@@ -104,9 +104,9 @@ def test_many_runs_are_folded_away_but_not_those_that_failed(tmp_path, undrawn):
 def test_many_arms_have_a_row_each(tmp_path, monkeypatch):
     sweep(tmp_path)
     summary = summary_of(tmp_path)
-    (few,) = by_sweep_point.metric_tables(summary, only=["round_latency_s.burst_mean"])
-    monkeypatch.setattr(by_sweep_point, "_MANY_ARMS", 2)
-    (many,) = by_sweep_point.metric_tables(summary, only=["round_latency_s.burst_mean"])
+    (few,) = by_arm.metric_tables(summary, only=["round_latency_s.burst_mean"])
+    monkeypatch.setattr(by_arm, "_MANY_ARMS", 2)
+    (many,) = by_arm.metric_tables(summary, only=["round_latency_s.burst_mean"])
     assert few.columns == ["Point", "dblp", "fixed-low"]
     assert many.columns == ["Arm", *(point[0].text for point in few.rows)]
     assert [arm[0].text for arm in many.rows] == few.columns[1:]
@@ -130,8 +130,8 @@ RATIOS = {
 def test_neighbours_are_contrasted_by_seed_and_corrected_over_their_family(tmp_path):
     build = ResultsBuilder(tmp_path)
     for at, (seed, dblp_s) in enumerate(SEEDS.items()):
-        for (price, place), ratios in RATIOS.items():
-            for arm, factor in (("dblp", 1.0), ("fixed-low", ratios[at])):
+        for (price, place), of_seeds in RATIOS.items():
+            for arm, factor in (("dblp", 1.0), ("fixed-low", of_seeds[at])):
                 factors = {"place": place, "price": price}
                 build.run(arm=arm, seed=seed, factors=factors, burst_s=dblp_s * factor)
     contrasts = summary_of(tmp_path)["contrasts"]

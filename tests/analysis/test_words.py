@@ -12,7 +12,8 @@ from analysis.data.load import load
 from analysis.report import remarks
 from analysis.summary.document import summarise
 from analysis.tables import published_values, verdicts
-from analysis.tables.by_arm import findings_table, first_finding, main_table
+from analysis.tables.by_arm import main_table
+from analysis.tables.ratios import findings_table, first_finding
 from analysis.tables.rendering import to_markdown
 from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import sweep
