@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
@@ -13,7 +13,7 @@ from analysis import formatting
 from analysis.data import programs
 from analysis.data.evidence import section
 from analysis.data.load import Results
-from analysis.tables.rendering import Cell, Table, missing, table_of
+from analysis.tables.rendering import Cell, Shown, Table, missing, row, table_of
 
 
 def arm_settings_table(results: Results) -> Table:
@@ -41,9 +41,12 @@ def arm_settings_table(results: Results) -> Table:
     )
 
 
-def _listed(settings: dict[str, Any], *unsaid: str) -> str:
-    known = {name: value for name, value in settings.items() if value is not None}
-    return "; ".join(f"{name}: {value}" for name, value in known.items() if name not in unsaid)
+def _listed(settings: dict[str, Any], *left_out: str) -> str:
+    return "; ".join(
+        f"{name}: {value}"
+        for name, value in settings.items()
+        if value is not None and name not in left_out
+    )
 
 
 _MS = formatting.Unit("ms", 1e3)
@@ -54,14 +57,13 @@ def impairment_table(results: Results) -> Table:
     frame = results.frame("impairments")
     counted = pl.col("dropped").count()
     ends = (
-        frame.filter(pl.col("action") == "end")
+        frame.filter(action="end")
         .group_by("name", "arm")
         .agg(pl.when(counted > 0).then(pl.col("dropped", "frames_sent").sum() / counted))
     )
-    skipped = frame.filter(pl.col("action") == "skipped").height
     late_s = pl.col("sent_s", "acknowledged_s") - pl.col("planned_s")
     begins = (
-        frame.filter(pl.col("action") == "begin")
+        frame.filter(action="begin")
         .with_columns(pl.coalesce("target", "host"))
         .group_by("name", "kind", "target", "arm", maintain_order=True)
         .agg(pl.len(), late_s.median(), late_s.max().name.suffix(".max"))
@@ -69,37 +71,37 @@ def impairment_table(results: Results) -> Table:
         .sort("name", pl.col("arm").cast(pl.Enum(results.arms)))
     )
 
-    def late(event: str) -> Callable[[dict[str, Any]], str]:
-        return lambda each: " / ".join(
-            formatting.number(each[name], _MS) for name in (event, f"{event}.max")
-        )
-
-    def per_time(name: str) -> Callable[[dict[str, Any]], str]:
-        return lambda each: formatting.number(each[name]) if each[name] else ""
-
+    rows = []
+    for begin in begins.iter_rows(named=True):
+        cells: list[Shown] = [
+            Cell(text=begin["name"], detail=f"{begin['kind']} at {begin['target']}"),
+            begin["arm"],
+            str(begin["len"]),
+        ]
+        for event in ("sent_s", "acknowledged_s"):
+            late = (begin[event], begin[f"{event}.max"])
+            cells.append(" / ".join(formatting.number(late_s, _MS) for late_s in late))
+        for name in ("dropped", "frames_sent"):
+            cells.append(formatting.number(begin[name]) if begin[name] else "")
+        rows.append(row(*cells))
     notes = [
         "Planned: its leg began, or its instant came. Sent: the controller acted. In force: the "
         "switch, or the host's filter, confirmed it."
     ]
-    if skipped:
+    if skipped := frame.filter(action="skipped").height:
         notes.append(
             f"{skipped} planned times were skipped: the leg or the run had ended, or the same "
             "impairment was still in force."
         )
-    return table_of(
-        f"{results.experiment}: impairments as they happened",
-        {
-            "Impairment": lambda each: Cell(
-                text=each["name"], detail=f"{each['kind']} at {each['target']}"
-            ),
-            "Arm": lambda each: each["arm"],
-            "Times": lambda each: str(each["len"]),
-            "Sent after planned: median / maximum (ms)": late("sent_s"),
-            "In force after planned: median / maximum (ms)": late("acknowledged_s"),
-            "Packets dropped per time": per_time("dropped"),
-            "Frames sent per time": per_time("frames_sent"),
-        },
-        begins.iter_rows(named=True),
+    return Table(
+        title=f"{results.experiment}: impairments as they happened",
+        columns=[
+            *("Impairment", "Arm", "Times"),
+            "Sent after planned: median / maximum (ms)",
+            "In force after planned: median / maximum (ms)",
+            *("Packets dropped per time", "Frames sent per time"),
+        ],
+        rows=rows,
         notes=notes,
         records=frame.drop("run_key").to_dicts(),
     )
@@ -107,38 +109,37 @@ def impairment_table(results: Results) -> Table:
 
 def link_table(results: Results) -> Table:
     """Calibration of every path before training: the mean over runs, and the extremes."""
-    links: dict[str, list[dict[str, Any]]] = {}
-    for run in results.ok_runs:
-        for link in run.calibration.get("links") or []:
-            links.setdefault(f"{link['from']} to {link['to']}", []).append(link)
-
-    def spread(key: str, unit: str) -> Callable[[str], Cell]:
-        return lambda path: _spread([link.get(key) for link in links[path]], unit)
-
-    return table_of(
-        f"{results.experiment}: paths as calibrated before each run",
-        {
-            "Path": str,
-            "Configured rate": spread("configured_rate_bps", "bps"),
-            "Measured rate": spread("rate_bps", "bps"),
-            "Configured round trip": spread("configured_rtt_s", "s"),
-            "Round-trip time": spread("rtt_s", "s"),
-            "Runs": lambda path: str(len(links[path])),
-        },
-        links,
+    links = [link for run in results.ok_runs for link in run.calibration.get("links") or []]
+    paths = dict.fromkeys((link["from"], link["to"]) for link in links)
+    rows = []
+    for path in paths:
+        of_path = [link for link in links if (link["from"], link["to"]) == path]
+        cells = [_spread([link.get(key) for link in of_path], unit) for key, unit in _CALIBRATED]
+        rows.append(row(" to ".join(path), *cells, str(len(of_path))))
+    names = ("Configured rate", "Measured rate", "Configured round trip", "Round-trip time")
+    return Table(
+        title=f"{results.experiment}: paths as calibrated before each run",
+        columns=["Path", *names, "Runs"],
+        rows=rows,
         notes=["Each number is a mean over runs, with the smallest and the largest."],
-        records=[link for of_path in links.values() for link in of_path],
+        records=links,
     )
 
 
+_CALIBRATED = (
+    *(("configured_rate_bps", "bps"), ("rate_bps", "bps")),
+    *(("configured_rtt_s", "s"), ("rtt_s", "s")),
+)
+
+
 def _spread(values: list[Any], quantity: str) -> Cell:
-    known = [float(value) for value in values if isinstance(value, int | float)]
-    if not known:
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    if not numbers:
         return missing()
-    unit = formatting.unit_for(quantity, known)
-    low, high = formatting.number(min(known), unit), formatting.number(max(known), unit)
+    unit = formatting.unit_for(quantity, numbers)
+    low, high = (formatting.number(end, unit) for end in (min(numbers), max(numbers)))
     return Cell(
-        text=f"{formatting.number(sum(known) / len(known), unit)} {unit.symbol}",
+        text=f"{formatting.number(sum(numbers) / len(numbers), unit)} {unit.symbol}",
         detail="" if low == high else f"{low}{formatting.TO}{high}",
     )
 
@@ -172,27 +173,41 @@ def _flat(document: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]
 def program_table(results: Results) -> Table:
     """Every arm's programs, over all runs that wrote what became of them."""
     records = [
-        {"run_key": run.key, "arm": run.arm, "seed": run.seed, **each}
-        | {"run": shlex.join(map(str, each.get("run") or []))}
+        {"run_key": run.key, "arm": run.arm, "seed": run.seed, **program}
+        | {"run": shlex.join(map(str, program.get("run") or []))}
         for run in results.runs
-        for each in programs.workload(run.directory)
+        for program in programs.workload(run.directory)
     ]
     by_program: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for each in sorted(records, key=lambda each: results.arms.index(each["arm"])):
-        by_program.setdefault((each["arm"], str(each.get("name"))), []).append(each)
-    return table_of(
-        f"{results.experiment}: the programs",
-        {
-            "Arm": lambda runs: runs[0]["arm"],
-            "Program": lambda runs: str(runs[0].get("name")),
-            "Host": lambda runs: str(runs[0].get("host")),
-            "Command": _commands,
-            "Exit status": _statuses,
-            "Duration (s)": _durations,
-            "Congestion control": lambda runs: runs[0].get("congestion_control"),
-            "Seen in the arm": lambda runs: ", ".join(results.congestion_controls(runs[0]["arm"])),
-        },
-        by_program.values(),
+    for record in sorted(records, key=lambda record: results.arms.index(record["arm"])):
+        by_program.setdefault((record["arm"], str(record.get("name"))), []).append(record)
+    rows = []
+    for (arm, name), runs in by_program.items():
+        command, *others = dict.fromkeys(run["run"] for run in runs)
+        statuses = Counter(str(run.get("exit_status")) for run in runs)
+        listed = [f"{status} ({count} x)" for status, count in sorted(statuses.items())]
+        times_s = sorted(
+            run["ended_s"] - run["began_s"]
+            for run in runs
+            if run.get("began_s") and run.get("ended_s")
+        )
+        ends_s = dict.fromkeys(map(formatting.number, times_s[:1] + times_s[-1:]))
+        cells = (
+            *(arm, name, str(runs[0].get("host"))),
+            command + (f" (and {len(others)} more)" if others else ""),
+            ", ".join(["service"] * bool(runs[0].get("service")) + listed),
+            formatting.TO.join(ends_s),  # the shortest and the longest
+            runs[0].get("congestion_control"),
+            ", ".join(results.congestion_controls(arm)),
+        )
+        rows.append(row(*cells))
+    return Table(
+        title=f"{results.experiment}: the programs",
+        columns=[
+            *("Arm", "Program", "Host", "Command", "Exit status", "Duration (s)"),
+            *("Congestion control", "Seen in the arm"),
+        ],
+        rows=rows,
         notes=[
             "Services are ended when all others have ended: their status is not judged. Seen: what "
             "the kernel says of the connections between hosts that were sampled."
@@ -200,21 +215,3 @@ def program_table(results: Results) -> Table:
         records=records,
         numeric=False,
     )
-
-
-def _commands(runs: list[dict[str, Any]]) -> str:
-    first, *others = dict.fromkeys(run["run"] for run in runs)
-    return first + (f" (and {len(others)} more)" if others else "")
-
-
-def _statuses(runs: list[dict[str, Any]]) -> str:
-    counts = Counter(str(run.get("exit_status")) for run in runs)
-    listed = [f"{status} ({count} x)" for status, count in sorted(counts.items())]
-    return ", ".join(["service"] * bool(runs[0].get("service")) + listed)
-
-
-def _durations(runs: list[dict[str, Any]]) -> str:
-    """The shortest and the longest."""
-    whole = [run for run in runs if run.get("began_s") and run.get("ended_s")]
-    times = sorted(run["ended_s"] - run["began_s"] for run in whole)
-    return formatting.TO.join(dict.fromkeys(map(formatting.number, times[:1] + times[-1:])))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -56,11 +57,11 @@ def run_table(results: Results, *, not_ok: bool = False) -> Table:
 
 
 def coverage_table(results: Results) -> Table:
-    """How many of each arm's planned runs are ok at each point of the sweep."""
-    by_point: dict[str, dict[str, list[Run]]] = {}
+    """The number of each arm's planned runs that are ok at each point of the sweep."""
+    by_point: dict[str, dict[str, list[str]]] = {}
     for run in sorted(results.runs, key=results.point_order):
-        point = factors_text(run.factors) or "all"
-        by_point.setdefault(point, {}).setdefault(run.arm, []).append(run)
+        point = by_point.setdefault(factors_text(run.factors) or "all", {})
+        point.setdefault(run.arm, []).append(run.verdict)
     return Table(
         title=f"{results.experiment}: ok runs of those planned",
         columns=["Point", *results.arms],
@@ -71,19 +72,21 @@ def coverage_table(results: Results) -> Table:
     )
 
 
-def _coverage(runs: list[Run]) -> Cell:
-    if not runs:
+def _coverage(verdicts: list[str]) -> Cell:
+    if not verdicts:
         return Cell(text="not planned", tone="quiet")
-    ok = sum(run.verdict == "ok" for run in runs)
-    others = [run.verdict for run in runs if run.verdict != "ok"]
-    detail = ", ".join(f"{others.count(fromkey)} {fromkey}" for fromkey in dict.fromkeys(others))
-    return Cell(text=f"{ok} of {len(runs)}", detail=detail, tone="" if ok == len(runs) else "bad")
+    ok, others = verdicts.count("ok"), [verdict for verdict in verdicts if verdict != "ok"]
+    text = f"{ok} of {len(verdicts)}"
+    return Cell(text=text, detail=_counted(others), tone="bad" if others else "")
+
+
+def _counted(words: Iterable[str]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in Counter(words).items())
 
 
 def _gates(run: Run) -> Cell | None:
     if not run.gates:
         return None
-    outcomes = [gate["outcome"] for gate in run.gates]
     details = []
     for gate in filter(evidence.calls_attention, run.gates):  # the table of gates has all
         value = f"{short(gate.get('value'))} (limit {short(gate.get('limit'))})"
@@ -92,9 +95,7 @@ def _gates(run: Run) -> Cell | None:
         details.append(f"{gate.get('name')}: {value}")
     details += [f"waived: {words}" for words in evidence.waived([run])]
     return Cell(
-        text=", ".join(
-            f"{outcomes.count(fromkey)} {fromkey}" for fromkey in dict.fromkeys(outcomes)
-        ),
+        text=_counted(gate["outcome"] for gate in run.gates),
         detail="; ".join(details),
         tone="bad" if any(evidence.stops(gate) for gate in run.gates) else "",
     )
@@ -115,8 +116,8 @@ def gate_table(results: Results) -> Table:
         return Cell(text=gates[key][0]["name"], detail="; ".join([*limit, *sorted(waived)]))
 
     def limits(key: str) -> str:
-        known = {gate["limit"] for gate in gates[key] if gate.get("limit") is not None}
-        return ", ".join(f"{limit:g}" for limit in sorted(known))
+        distinct = {gate["limit"] for gate in gates[key] if gate.get("limit") is not None}
+        return ", ".join(f"{limit:g}" for limit in sorted(distinct))
 
     return table_of(
         f"{results.experiment}: gates, the emulator against its limits",
@@ -152,13 +153,24 @@ _MOST_SHOWN = 11  # programs may have any number of metrics; the table's files h
 
 def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
     """A row per ok run in the experiment's order; the records hold all metrics, unrounded."""
-    frame = _values(results)
+    runs = sorted(
+        results.ok_runs,
+        key=lambda run: (results.point_order(run), results.arms.index(run.arm), run.seed),
+    )
+    order = pl.DataFrame({"run_key": [run.key for run in runs]}, schema={"run_key": pl.String})
+    frame = order.join(results.per_run(), on="run_key", how="left", maintain_order="left")
     metrics = metric_names(frame)
     with_values = [name for name in metrics if frame[name].count()]
     of_programs = [name for name in with_values if name.startswith(_OF_PROGRAMS)]
-    shown = [name for name in (*in_table("runs"), *of_programs) if name in with_values][
-        :_MOST_SHOWN
-    ]
+    shown = [name for name in (*in_table("runs"), *of_programs) if name in with_values]
+    slowest_rounds = (
+        results.frame("latencies")
+        .drop_nulls("latency_s")
+        .sort("latency_s", "round", descending=[True, False])
+        .group_by("run_key")
+        .agg(slowest_round=pl.col("round").first(), slowest_round_s=pl.col("latency_s").first())
+    )
+    frame = frame.join(slowest_rounds, on="run_key", how="left", maintain_order="left")
     factors = results.factor_columns
     names = {name: name.removeprefix(FACTOR_PREFIX) for name in factors}
 
@@ -188,7 +200,7 @@ def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
             **({"Point": point} if factors else {}),
             "Seed": lambda run: str(run["seed"]),
             "Slowest round": slowest,
-            **dict(map(column, shown)),
+            **dict(map(column, shown[:_MOST_SHOWN])),
         },
         frame.iter_rows(named=True),
         records=frame.select(
@@ -197,24 +209,3 @@ def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
         .rename(names)
         .to_dicts(),
     )
-
-
-def _values(results: Results) -> pl.DataFrame:
-    """`per_run` in the experiment's order, with the first of each run's slowest rounds."""
-    slowest = (
-        results.frame("latencies")
-        .drop_nulls("latency_s")
-        .sort("latency_s", "round", descending=[True, False])
-        .group_by("run_key")
-        .agg(
-            pl.col("round").first().alias("slowest_round"),
-            pl.col("latency_s").first().alias("slowest_round_s"),
-        )
-    )
-    runs = sorted(
-        results.ok_runs,
-        key=lambda run: (results.point_order(run), results.arms.index(run.arm), run.seed),
-    )
-    order = pl.DataFrame({"run_key": [run.key for run in runs]}, schema={"run_key": pl.String})
-    frame = order.join(results.per_run(), on="run_key", how="left", maintain_order="left")
-    return frame.join(slowest, on="run_key", how="left", maintain_order="left")
