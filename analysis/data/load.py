@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,6 @@ from analysis.data.evidence import (
 )
 from analysis.data.measure import measure
 
-Choice = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]  # of a plan's entries
 REPORT = "report"  # the folder of an experiment's report, and of the index of all
 CONFIG = "config.json"  # of a run
 _KEPT = "provenance.json"  # of results that were kept
@@ -156,7 +155,6 @@ class Frames:
 def load(
     results_dir: Path,
     experiment: str | None = None,
-    chosen: Choice | None = None,
     *,
     include_invalid: bool = False,
 ) -> Results:
@@ -168,9 +166,9 @@ def load(
         for name in ("experiment.json", "plan.json")
     )
     whole = ("ok", "invalid") if include_invalid else ("ok",)
-    runs, others = _runs(folder, plan, chosen, whole)
+    runs, others = _runs(folder, plan, whole)
     if not runs:
-        raise ValueError(f"{folder}: no runs found; valid: some that ./lab run has made there")
+        raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
     commands = list(filter(None, plan.get("commands") or [plan.get("command")]))
     present, factors = [run.arm for run in runs], document.get("factors") or {}
     arms = dict.fromkeys([*document.get("arms", []), *present])  # in the experiment's order
@@ -189,9 +187,7 @@ def load(
     )
 
 
-def _runs(
-    folder: Path, plan: dict[str, Any], chosen: Choice | None, whole: Sequence[str]
-) -> tuple[list[Run], list[Run]]:
+def _runs(folder: Path, plan: dict[str, Any], whole: Sequence[str]) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
     directories_of = _directories_of_runs(folder)
     planned = plan.get("runs") or []
@@ -200,9 +196,6 @@ def _runs(
             config = logs.read_document(directories[-1].path / CONFIG, [])
             names = [name for name in ("arm", "seed", "factors") if name in config]
             planned.append({"key": key, **{name: config[name] for name in names}})
-    if chosen is not None:
-        planned = chosen(planned)
-        directories_of = {entry["key"]: directories_of.get(entry["key"], []) for entry in planned}
     runs: list[Run] = []
     others: list[Run] = []
     for entry in planned:
@@ -358,37 +351,3 @@ def _directories_of_runs(folder: Path) -> dict[str, list[_Directory]]:
                 directory = _Directory((0, int(attempt)), path, f"attempt {int(attempt)}")
         by_key.setdefault(key, []).append(directory)
     return {key: sorted(directories) for key, directories in by_key.items()}
-
-
-def choose(
-    planned: Sequence[dict[str, Any]],
-    *,
-    arms: Sequence[str] | None,
-    seeds: Sequence[int] | None,
-    point: Mapping[str, object] | None,
-) -> list[dict[str, Any]]:
-    """The entries of a plan that have one of these arms and seeds, and these levels; None: all."""
-    asked: dict[str, Any] = {"arm": arms, "seed": seeds}
-    asked |= {factor: [factor_text(level)] for factor, level in (point or {}).items()}
-    labels = [
-        {name: factor_text(level) for name, level in (entry.get("factors") or {}).items()}
-        | {"arm": entry.get("arm"), "seed": entry.get("seed")}
-        for entry in planned
-    ]
-    chosen = list(zip(planned, labels, strict=True))
-    for name, values in asked.items():
-        if values is None:
-            continue
-        if isinstance(values, str):
-            raise ValueError(f"{name}s {values!r}; valid: a list, such as [{values!r}]")
-        valid = dict.fromkeys(label[name] for label in labels if name in label)
-        if not valid:
-            factors = dict.fromkeys(factor for label in labels for factor in label)
-            named = ", ".join(factor for factor in factors if factor not in ("arm", "seed"))
-            named = named or "none, the planned runs have no factors"
-            raise ValueError(f"no planned run of factor {name!r}; valid: {named}")
-        if unknown := [value for value in values if value not in valid]:
-            named = ", ".join(map(str, valid))
-            raise ValueError(f"no planned run of {name} {unknown[0]!r}; valid: {named}")
-        chosen = [(entry, label) for entry, label in chosen if label.get(name) in values]
-    return [entry for entry, _ in chosen]

@@ -144,7 +144,6 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         },
         "contrasts": ratios.contrast_table(summary),
         "arms": arms_table(results),
-        "coverage": verdicts.coverage_table(results),
     }
 
 

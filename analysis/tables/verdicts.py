@@ -17,7 +17,7 @@ from analysis.data.load import Results
 from analysis.data.metrics import in_table, metric_names
 from analysis.formatting import joined, short
 from analysis.summary.lookup import factors_text
-from analysis.tables.rendering import Cell, Table, row, table_of
+from analysis.tables.rendering import Cell, Table, table_of
 
 _TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}
 
@@ -54,30 +54,6 @@ def run_table(results: Results, *, not_ok: bool = False) -> Table:
         notes=notes,
         numeric=False,
     )
-
-
-def coverage_table(results: Results) -> Table:
-    """The number of each arm's planned runs that are ok at each point of the sweep."""
-    by_point: dict[str, dict[str, list[str]]] = {}
-    for run in sorted(results.runs, key=results.point_order):
-        point = by_point.setdefault(factors_text(run.factors) or "all", {})
-        point.setdefault(run.arm, []).append(run.verdict)
-    return Table(
-        title=f"{results.experiment}: ok runs of those planned",
-        columns=["Point", *results.arms],
-        rows=[
-            row(point, *(_coverage(of_arm.get(arm, [])) for arm in results.arms))
-            for point, of_arm in by_point.items()
-        ],
-    )
-
-
-def _coverage(verdicts: list[str]) -> Cell:
-    if not verdicts:
-        return Cell(text="not planned", tone="quiet")
-    ok, others = verdicts.count("ok"), [verdict for verdict in verdicts if verdict != "ok"]
-    text = f"{ok} of {len(verdicts)}"
-    return Cell(text=text, detail=_counted(others), tone="bad" if others else "")
 
 
 def _counted(words: Iterable[str]) -> str:

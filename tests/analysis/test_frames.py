@@ -70,61 +70,6 @@ def test_runs_has_all_planned_runs_and_metrics_the_ok_ones(folder):
     assert repr(results) == "<results of quick: 7 ok, 1 invalid>"
 
 
-@pytest.mark.parametrize(
-    ("asked", "keys"),
-    [
-        ({"arms": ["tcp-cubic"], "seeds": [1]}, ["tcp-cubic-s1-0.5", "tcp-cubic-s1-0.9"]),
-        ({"point": {Q: 0.9}, "arms": ["dblp"]}, ["dblp-s1-0.9", "dblp-s2-0.9"]),
-        ({"point": {Q: "0.5"}, "seeds": [2]}, ["dblp-s2-0.5", "tcp-cubic-s2-0.5"]),
-        (
-            {"seeds": range(1, 2)},
-            [f"{arm}-s1-{q}" for arm in ("dblp", "tcp-cubic") for q in (0.5, 0.9)],
-        ),
-    ],
-)
-@pytest.mark.parametrize("planned", [True, False])
-def test_of_runs_that_are_not_chosen_nothing_is_read(folder, monkeypatch, asked, keys, planned):
-    if not planned:
-        (folder / "quick" / "plan.json").unlink()
-    read: set[str] = set()
-    real = Path.read_bytes
-
-    def noted(path: Path) -> bytes:
-        read.add(str(path.relative_to(folder)))
-        return real(path)
-
-    monkeypatch.setattr(Path, "read_bytes", noted)
-    for path in folder.glob("quick/*/samples/queues.parquet"):
-        if path.parents[1].name not in keys:
-            path.write_bytes(b"reading this would raise")
-    results = analysis.load(folder, **asked)
-    assert results.runs["run_key"].to_list() == keys
-    ok = [key for key in keys if key != "tcp-cubic-s2-0.9"]
-    for frame in (results.rounds, results.transfers, results.training, results.metrics):
-        assert frame["run_key"].unique(maintain_order=True).to_list() == ok
-    assert results.samples("queues").collect()["run_key"].to_list() == ok
-    of_runs = [path.split("/", 2)[1:] for path in read if path.count("/") > 1]
-    others = {name for key, name in of_runs if key not in keys}
-    # Without a plan, it is the configurations that say which run is which.
-    assert others == (set() if planned else {"config.json"})
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"arms": ["dbpl"]}, "no planned run of arm 'dbpl'; valid: dblp, tcp-cubic"),
-        ({"arms": "dblp"}, r"arms 'dblp'; valid: a list, such as \['dblp'\]"),
-        ({"seeds": [3]}, "no planned run of seed 3; valid: 1, 2"),
-        ({"point": {"q": 0.9}}, f"no planned run of factor 'q'; valid: {Q}"),
-        ({"point": {Q: 0.7}}, f"no planned run of {Q} '0.7'; valid: 0.5, 0.9"),
-    ],
-)
-def test_what_no_run_has_is_refused_in_one_line(folder, asked, said):
-    with pytest.raises(ValueError, match=said) as refused:
-        analysis.load(folder, **asked)
-    assert "\n" not in str(refused.value)
-
-
 def test_samples_are_read_as_far_as_they_are_asked_for(folder):
     results = analysis.load(folder)
     found = results.samples("queues").filter(pl.col("backlog_bytes") > 300)
@@ -143,7 +88,6 @@ def test_a_half_written_file_of_samples_is_refused_with_what_to_do(folder):
         results.samples("queues")
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert analysis.load(folder, seeds=[2]).samples("queues").collect().height == 3
     path.unlink()
     assert results.samples("queues").collect().height == 6
 

@@ -32,7 +32,7 @@ from tests.cli.test_verbs import python
 
 GOLDEN = Path(__file__).with_name("golden")
 OF_SWEEPS = {
-    *("contrasts.md", "coverage.md", "main.md", "not-ok.md", "phases.md", "point-1.md"),
+    *("contrasts.md", "main.md", "not-ok.md", "phases.md", "point-1.md"),
     *(f"point-ratios-{number}.md" for number in range(1, 5)),
     *("published.md", "ratios.md"),
 }

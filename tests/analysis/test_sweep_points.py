@@ -98,7 +98,6 @@ def test_many_runs_are_folded_away_but_not_those_that_failed(tmp_path, undrawn):
     folded = page.split("<summary>All 29 planned runs")
     assert len(folded) == 2
     assert "the server ended with signal 9" in folded[0]
-    assert "7 of 8" in folded[0] and "1 failed" in folded[0]
 
 
 def test_many_arms_have_a_row_each(tmp_path, monkeypatch):
