@@ -6,7 +6,7 @@ That ends with status 1: where the link loses 60 %, TCP is not done in the 8 s t
 
 This one drives a folder with a `theirs.py` such as the one beside it. Change `open`, `send` and
 `receive` for yours. Both ends of a transfer make an object of this class, each in a process of its
-own. `testbed.bench.peer.adapter` says what `self.end` holds.
+own. `testbed.bench.peer` says what `self.end` holds.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from testbed.bench.peer.adapter import Adapter, Payload, UnfitError
+from testbed.bench.peer import Adapter, Payload, UnfitError
 
 
 class PlainTcp(Adapter):

@@ -1,5 +1,6 @@
 """Benchmarks, `./lab bench`: the transport beside others, and two rules over simulated trainings.
 
-May import run, experiment, lab, training, transport, shared, and the analysis for figures, tables
-and intervals. To add a benchmark: a `run` here, and its verb in `testbed.cli.benchmarks`.
+May import run, experiment, lab, training, transport, shared, and analysis. `cases` says what
+is measured, `network` builds the links, `measurement` runs the cases in a sandbox. To add a case: a
+generator in `cases`; a benchmark: a `run` here, and its verb in `testbed.cli.benchmarks`.
 """

@@ -47,55 +47,55 @@ def run(runs: Sequence[Run], *, margin: float, file: Path | None) -> None:
         raise InputError(f"--seeds {len(base)}: no spread is known; valid: at least 2")
     if file is not None and file.suffix not in yaml_input.SUFFIXES:
         raise InputError(f"--out {file}: valid: a name that ends in .yaml or .yml")
-    found = climb(base, functools.partial(rates.trained, train), margin=margin)
-    seeds = [each["seed"] for each in base]
-    print(rendering.to_text(table(found, _NOTE.format(str(seeds)[1:-1], margin))))
-    print(_yaml({"tensors": found["tensors"]}))
+    profile = climb(base, functools.partial(rates.trained, train), margin=margin)
+    seeds = [trial["seed"] for trial in base]
+    print(rendering.to_text(table(profile, _NOTE.format(str(seeds)[1:-1], margin))))
+    print(_yaml({"tensors": profile["tensors"]}))
     if file is not None:
         facts: Record = {"experiment": runs[0].experiment.name, "commit": commit, "seeds": seeds}
         facts |= {key: base[0]["config"][key] for key in ("rounds", "transport", "training")}
         facts |= {"margin": margin, "ladder": list(LADDER)}
-        run_directory.write_text(file.resolve(), _yaml({"schema": 1, "profile": facts, **found}))
+        run_directory.write_text(file.resolve(), _yaml({"schema": 1, "profile": facts, **profile}))
         print(f"profile: {file}")
 
 
 def without_loss(runs: Sequence[Run]) -> list[Record]:
-    """A trial without loss for each seed; InputError where runs of a seed train differently."""
+    """Make a trial without loss for each seed; InputError where runs of one train differently."""
     rates.require_learning(runs, "layers")
-    found: dict[int, Record] = {}
+    trials: dict[int, Record] = {}
     for run in runs:
         config, hosts = run.config(), run.experiment.topology.host_names()
         # What the learning alone depends on: all points of a sweep that share it are one.
         kept = {key: config[key] for key in ("rounds", "seed", "folder", "transport")}
         kept["training"] = config["training"] | {"evaluate_on": "validation"}
         trial = {"seed": run.seed, "hosts": hosts, "shares": {}, "config": kept}
-        if found.setdefault(run.seed, trial) != trial:
+        if trials.setdefault(run.seed, trial) != trial:
             raise InputError(
                 "bench layers: the arms or points of the sweep train differently; valid: one "
                 "task, chosen with --arms, or with --set factors={} and a key for each factor"
             )
-    return list(found.values())
+    return list(trials.values())
 
 
 def groups(layout: PayloadLayout) -> dict[str, list[str]]:
-    """Each tensor alone, but `small` ones, whose first share is less than a chunk, together."""
+    """Group each tensor alone, but `small` ones, whose least share is below a chunk, together."""
     least = layout.elements_per_chunk
-    found = {name: [name] for name, count in layout.tensors if count * LADDER[0] >= least}
-    small = [name for name, _ in layout.tensors if name not in found]
-    return {**found, "small": small} if small else found
+    alone = {name: [name] for name, count in layout.tensors if count * LADDER[0] >= least}
+    small = [name for name, _ in layout.tensors if name not in alone]
+    return {**alone, "small": small} if small else alone
 
 
 def parts(
     layout: PayloadLayout, members: Mapping[str, list[str]], shares: Mapping[str, float]
 ) -> list[tuple[Any, Any, int]]:
-    """Of each group: where its tensors' parts of chunks begin, their elements, how many to lose."""
+    """Return where each group's parts of chunks begin, their elements, and how many to lose."""
     pieces, names = layout.pieces, [name for name, _ in layout.tensors]
-    starts, found = np.cumsum(pieces.elements) - pieces.elements, []
+    starts, lossy = np.cumsum(pieces.elements) - pieces.elements, []
     for group, share in shares.items():
         chosen = np.isin(pieces.tensor, [names.index(name) for name in members[group]])
         elements = pieces.elements[chosen]
-        found.append((starts[chosen], elements, int(share * elements.sum() + 1e-9)))
-    return found
+        lossy.append((starts[chosen], elements, int(share * elements.sum() + 1e-9)))
+    return lossy
 
 
 def lose(gradient: NDArray[np.float32], lossy: Sequence[Any], draw: Sequence[int]) -> int:
@@ -135,13 +135,13 @@ def train(trial: Record) -> Record:
 def climb(
     base: Sequence[Record], learn: Callable[[list[Record]], list[Record]], *, margin: float
 ) -> Record:
-    """Each group's bound, with all that was measured: the file without what was trained."""
+    """Measure each group's bound; return the profile without what was trained."""
     layout = RunContext.without_network(base[0]["config"], base[0]["hosts"]).layout
     members, counts = groups(layout), dict(layout.tensors)
     without, left = learn(list(base)), list(members)
     rungs: dict[str, list[Record]] = {group: [] for group in members}
     for share in LADDER:
-        trials = [each | {"shares": {group: share}} for group in left for each in base]
+        trials = [trial | {"shares": {group: share}} for group in left for trial in base]
         learnt = iter(learn(trials) if trials else ())
         for group in left:
             mine = [next(learnt) for _ in base]
@@ -152,10 +152,10 @@ def climb(
     together = None
     if any(bounds.values()):
         share = sum(of_tensor[name] * count for name, count in layout.tensors)
-        lossy = learn([each | {"shares": bounds} for each in base])
+        lossy = learn([trial | {"shares": bounds} for trial in base])
         together = finding(share / layout.element_count, lossy, without, margin=margin)
     return {
-        "without_loss": [each["value"] for each in without],
+        "without_loss": [result["value"] for result in without],
         "tensors": {name: of_tensor[name] for name in counts},
         "measured": [
             {"group": group, "tensors": names, "elements": sum(counts[name] for name in names)}
@@ -170,40 +170,40 @@ def climb(
 def finding(
     share: float, lossy: Sequence[Record], without: Sequence[Record], *, margin: float
 ) -> Record:
-    """Trainings with a loss beside those without, of the same seeds; below 0 loss is worse."""
+    """Compare trainings with and without a loss, of the same seeds; below 0 loss is worse."""
     pairs = [(one["value"], other["value"]) for one, other in zip(lossy, without, strict=True)]
-    lost = statistics.fmean(each["lost"] for each in lossy)
+    lost = statistics.fmean(result["lost"] for result in lossy)
     differences, mean, low = list[float](), None, None
     if all(None not in pair for pair in pairs):
         is_accuracy = lossy[0]["metric"] == "accuracy"
         differences = [a - b if is_accuracy else -math.log(a / b) for a, b in pairs]
         mean, error = statistics.fmean(differences), statistics.stdev(differences)
         low = mean - float(stdtrit(len(pairs) - 1, 0.95)) * error / math.sqrt(len(pairs))
-    found = {"share": share, "lost": lost, "differences": differences, "mean": mean, "low": low}
-    return found | {"holds": low is not None and low >= -margin}
+    rung = {"share": share, "lost": lost, "differences": differences, "mean": mean, "low": low}
+    return rung | {"holds": low is not None and low >= -margin}
 
 
 def bound(rungs: Sequence[Record]) -> float:
-    """The last share before the first that does not hold, of those that lost something; else 0."""
+    """Return the last share before the first that does not hold, if it lost something; else 0."""
     holding = itertools.takewhile(itemgetter("holds"), rungs)
-    return max((each["share"] for each in holding if each["lost"]), default=0.0)
+    return max((rung["share"] for rung in holding if rung["lost"]), default=0.0)
 
 
-def table(found: Record, note: str) -> rendering.Table:
-    """What each group of tensors bears, and all of them at once."""
+def table(profile: Record, note: str) -> rendering.Table:
+    """Tabulate what each group of tensors bears, and all of them at once."""
     rows = []
-    for each in found["measured"]:
-        name, bears = each["group"], f"{'at least ' * each['at_least']}{each['bound']:g}"
-        shown = name if name in each["tensors"] else f"{name} ({', '.join(each['tensors'])})"
-        rows.append([shown, str(each["elements"]), bears, "; ".join(map(_told, each["rungs"]))])
-    if (together := found["together"]) is not None:
-        total = str(sum(each["elements"] for each in found["measured"]))
+    for group in profile["measured"]:
+        name, bears = group["group"], f"{'at least ' * group['at_least']}{group['bound']:g}"
+        shown = name if name in group["tensors"] else f"{name} ({', '.join(group['tensors'])})"
+        rows.append([shown, str(group["elements"]), bears, "; ".join(map(_shown, group["rungs"]))])
+    if (together := profile["together"]) is not None:
+        total = str(sum(group["elements"] for group in profile["measured"]))
         holds = "holds" if together["holds"] else "does not hold: choose lower bounds"
-        rows.append(["all at their bounds", total, holds, _told(together)])
+        rows.append(["all at their bounds", total, holds, _shown(together)])
     columns = ["tensors", "elements", "bound", "difference at each share, and its lower end"]
     return rates.table_of("What each layer bears", columns, rows, note)
 
 
-def _told(rung: Record) -> str:
-    said = "diverges" if rung["low"] is None else f"{rung['mean']:+.4f} ({rung['low']:+.4f})"
-    return f"{rung['share']:.3g}: {said if rung['lost'] else 'less than a chunk'}"
+def _shown(rung: Record) -> str:
+    result = "diverges" if rung["low"] is None else f"{rung['mean']:+.4f} ({rung['low']:+.4f})"
+    return f"{rung['share']:.3g}: {result if rung['lost'] else 'less than a chunk'}"

@@ -22,7 +22,7 @@ from typing import Any
 from rich.progress import track
 
 from analysis.tables import rendering
-from testbed.bench import record_file
+from testbed.bench import records
 from testbed.experiment import Run
 from testbed.run import simulating
 from testbed.shared import jsonl
@@ -42,12 +42,12 @@ _NO_PART = {"schema", "key", "experiment", "factors", "limits", "datapath"}
 def run(runs: Sequence[Run], *, json_file: Path | None) -> None:
     """Train each arm with each candidate, print what is chosen; write the records and a table."""
     require_learning(runs, "rates")
-    facts = record_file.machine()
-    records = sorted(trained(train, trials(runs)), key=_ORDER)
-    print(rendering.to_text(table(records)))
+    facts = records.machine()
+    measured = sorted(trained(train, trials(runs)), key=_ORDER)
+    print(rendering.to_text(table(measured)))
     if json_file is not None:
-        record_file.write(json_file, records, facts, schema=1)
-        json_file.with_suffix(".md").write_text(rendering.to_markdown(table(records)), "utf-8")
+        records.write(json_file, measured, facts, schema=1)
+        json_file.with_suffix(".md").write_text(rendering.to_markdown(table(measured)), "utf-8")
 
 
 def require_learning(runs: Sequence[Run], what: str) -> None:
@@ -59,7 +59,7 @@ def require_learning(runs: Sequence[Run], what: str) -> None:
 
 
 def trained(train: Callable[[Record], Record], trials: Sequence[Record]) -> list[Record]:
-    """What each trial came to, on all processors that this process may use (`taskset`)."""
+    """Train every trial, on all processors that this process may use (`taskset`)."""
     context = multiprocessing.get_context("spawn")  # torch must not have run before a fork
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
         ended, hidden = pool.map(train, trials), not sys.stdout.isatty()
@@ -67,22 +67,22 @@ def trained(train: Callable[[Record], Record], trials: Sequence[Record]) -> list
 
 
 def trials(runs: Sequence[Run]) -> list[Record]:
-    """Every candidate for each run; points that train the same are one."""
-    found: dict[str, Record] = {}
+    """Make a trial of every candidate for each run; points that train the same are one."""
+    distinct: dict[str, Record] = {}
     for run, rate in itertools.product(runs, CANDIDATES):
         config, point = _undisturbed(run, rate), ", ".join(map(str, run.factors.values()))
         kept = {key: value for key, value in config.items() if key not in _NO_PART}
         text = json.dumps(kept, sort_keys=True)
-        if text in found:
-            found[text]["point"] += f"; {point}"
-        else:
-            found[text] = {"point": point, "arm": run.arm, "learning_rate": rate, "seed": run.seed}
-            found[text] |= {"rounds": config["rounds"], "config": config}
-    return list(found.values())
+        if text in distinct:
+            distinct[text]["point"] += f"; {point}"
+            continue
+        trial = {"point": point, "arm": run.arm, "learning_rate": rate, "seed": run.seed}
+        distinct[text] = {**trial, "rounds": config["rounds"], "config": config}
+    return list(distinct.values())
 
 
 def _undisturbed(run: Run, rate: float) -> Record:
-    """The run on fast links that lose nothing, evaluated on the validation part."""
+    """Put the run on fast links that lose nothing, evaluated on the validation part."""
     config, star = run.config(), {"name": "star", "workers": run.experiment.topology.workers}
     training = config["training"] | {"learning_rate": rate, "evaluate_on": "validation"}
     training |= {"pace": {"kind": "paced", "compute_s": 0.001}, "measure_every": 0}
@@ -107,26 +107,26 @@ def train(trial: Record) -> Record:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """The mean; None where one is None."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None
+    """Return the mean; None where one is None."""
+    numbers = [value for value in values if value is not None]
+    return statistics.fmean(numbers) if len(numbers) == len(values) else None
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> rendering.Table:
-    """What is chosen for each point and arm; a rate with which a seed diverged is out."""
+def table(measured: Sequence[Mapping[str, Any]]) -> rendering.Table:
+    """Tabulate what is chosen for each point and arm; a rate with which a seed diverged is out."""
     rows, by_arm = [], itemgetter("point", "arm", "metric")
-    for (*names, metric), mine in groupby(sorted(records, key=_ORDER), key=by_arm):
+    for (*names, metric), mine in groupby(sorted(measured, key=_ORDER), key=by_arm):
         by_rate = groupby(list(mine), key=itemgetter("learning_rate"))
-        means = {rate: mean([each["value"] for each in of_rate]) for rate, of_rate in by_rate}
-        known = {rate: value for rate, value in means.items() if value is not None}
-        best = (max if metric == "accuracy" else min)(known.values(), default=None)
-        chosen = min((rate for rate in known if known[rate] == best), default=None)
-        told = "none" if chosen is None else f"{chosen:g}"
-        told += " (at the end of the candidates)" * (chosen in (min(means), max(means)))
+        means = {rate: mean([record["value"] for record in of_rate]) for rate, of_rate in by_rate}
+        finite = {rate: value for rate, value in means.items() if value is not None}
+        best = (max if metric == "accuracy" else min)(finite.values(), default=None)
+        chosen = min((rate for rate in finite if finite[rate] == best), default=None)
+        choice = "none" if chosen is None else f"{chosen:g}"
+        choice += " (at the end of the candidates)" * (chosen in (min(means), max(means)))
         shown = {rate: "diverges" if m is None else f"{m:.4g}" for rate, m in means.items()}
         of_each = ", ".join(f"{rate:g}: {text}" for rate, text in shown.items())
-        rows.append([*names, told, "-" if best is None else f"{metric} {best:.4g}", of_each])
-    seeds = ", ".join(map(str, sorted({record["seed"] for record in records})))
+        rows.append([*names, choice, "-" if best is None else f"{metric} {best:.4g}", of_each])
+    seeds = ", ".join(map(str, sorted({record["seed"] for record in measured})))
     columns = ["point", "arm", "learning rate", "mean on the validation part", "of each candidate"]
     return table_of("Learning rates by the validation part", columns, rows, _NOTE.format(seeds))
 

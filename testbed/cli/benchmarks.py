@@ -47,21 +47,17 @@ def peer(
     ] = None,
 ) -> None:
     """Measure another implementation beside ours and kernel TCP."""
-    from testbed.bench.peer import adapter as adapters
+    from testbed.bench import peer as peers
 
-    _measure(measurement, adapters.named(adapter or adapters.DEFAULT, checkout))
+    _measure(measurement, peers.named(adapter or peers.DEFAULT, checkout))
 
 
 def _measure(measurement: Measurement, peer: Any = None) -> None:
-    from testbed.bench.transport import console
-    from testbed.bench.transport.cases import Selection as Cases
+    from testbed.bench import cases, transport
 
-    cases = Cases(
-        pattern=measurement.cases,
-        quick=measurement.quick,
-        other=peer.name if peer else None,
-    )
-    if not console.run(cases, json_file=measurement.json_file, peer=peer):
+    other = peer.name if peer else None
+    chosen = cases.Selection(pattern=measurement.cases, quick=measurement.quick, other=other)
+    if not transport.run(chosen, json_file=measurement.json_file, peer=peer):
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""What tensors bear: what is lost, the rule and its ladder, the file, and what plot makes of it."""
+"""`bench layers`: losses of tensors, the rule and its ladder, the file, and plot's use of it."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def trained(values, *, lost=0.1, metric="accuracy"):
 
 def test_a_share_holds_if_the_interval_s_lower_end_is_within_the_margin():
     without, lossy = trained([0.9, 0.8, 0.7]), trained([0.89, 0.78, 0.67])
-    found = layers.finding(0.4, lossy, without, margin=0.0369)
-    assert found["differences"] == pytest.approx([-0.01, -0.02, -0.03])
-    assert found["mean"] == pytest.approx(-0.02)
+    rung = layers.finding(0.4, lossy, without, margin=0.0369)
+    assert rung["differences"] == pytest.approx([-0.01, -0.02, -0.03])
+    assert rung["mean"] == pytest.approx(-0.02)
     # Student's t for two degrees of freedom, 95 % on one side.
-    assert found["low"] == pytest.approx(-0.02 - 2.919986 * 0.01 / 3**0.5)
-    assert found["holds"]
+    assert rung["low"] == pytest.approx(-0.02 - 2.919986 * 0.01 / 3**0.5)
+    assert rung["holds"]
     assert not layers.finding(0.4, lossy, without, margin=0.0368)["holds"]
 
 
@@ -103,8 +103,8 @@ def test_noise_and_divergence_do_not_hold_and_a_perplexity_is_better_where_it_is
     whole = trained([0.9, 0.9])
     assert layers.finding(0.1, trained([0.9, 0.9]), whole, margin=0.01)["holds"]
     assert not layers.finding(0.1, trained([0.85, 0.95]), whole, margin=0.01)["holds"]
-    found = layers.finding(0.1, trained([0.9, None]), whole, margin=1)
-    assert (found["mean"], found["low"], found["holds"]) == (None, None, False)
+    diverged = layers.finding(0.1, trained([0.9, None]), whole, margin=1)
+    assert (diverged["mean"], diverged["low"], diverged["holds"]) == (None, None, False)
     worse, better = (trained([value] * 2, metric="perplexity") for value in (11, 10))
     assert layers.finding(0.1, worse, better, margin=1)["mean"] == pytest.approx(-np.log(1.1))
 
@@ -134,16 +134,17 @@ def test_each_group_climbs_until_it_fails_and_all_are_tried_together(small):
         )
         return trained([0.5 if fail else 0.9 for fail in fails])
 
-    found = layers.climb(base, learn, margin=0.01)
-    assert [each["group"] for each in found["measured"]] == ["1.weight", "3.weight", "small"]
-    assert [len(each["rungs"]) for each in found["measured"]] == [3, 1, 5]
+    profile = layers.climb(base, learn, margin=0.01)
+    groups = profile["measured"]
+    assert [group["group"] for group in groups] == ["1.weight", "3.weight", "small"]
+    assert [len(group["rungs"]) for group in groups] == [3, 1, 5]
     assert asked[0] == [({}, 1), ({}, 2)]
     assert asked[2] == [({group: 0.2}, seed) for group in ("1.weight", "small") for seed in (1, 2)]
     assert asked[-1][0] == ({"1.weight": 0.2, "3.weight": 0, "small": 0.8}, 1)
-    tensors = found["tensors"]
+    tensors = profile["tensors"]
     assert (tensors["1.weight"], tensors["3.weight"], tensors["1.bias"]) == (0.2, 0, 0.8)
-    assert [each["at_least"] for each in found["measured"]] == [False, False, True]
-    rows = layers.table(found, "").rows
+    assert [group["at_least"] for group in groups] == [False, False, True]
+    rows = layers.table(profile, "").rows
     assert [row[2].text for row in rows] == ["0.2", "0", "at least 0.8", "holds"]
 
 
@@ -181,13 +182,13 @@ def test_the_group_alone_loses_its_share_of_each_worker_s_gradient(small, monkey
 
 def test_what_cannot_be_profiled_is_refused(small, tmp_path):
     arms = {"a": {"protocol": "none"}, "b": {"protocol": "none", "learning_rate": 0.1}}
-    for changes, seeds, file, said in (
+    for changes, seeds, file, message in (
         ({"training": {"pace": {"kind": "payload-only"}}}, None, None, "layers: nothing is learnt"),
         ({}, 1, None, "--seeds 1: no spread is known; valid: at least 2"),
         ({"arms": arms}, None, None, "train differently; valid: one task, chosen with --arms"),
         ({}, None, tmp_path / "x.json", r"x\.json: valid: a name that ends in \.yaml or \.yml"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             layers.run(experiment.load(small(**changes), seeds=seeds), margin=0.01, file=file)
 
 
@@ -214,10 +215,10 @@ def test_the_verb_writes_bounds_and_how_they_were_measured(profiled):
     assert len(document["without_loss"]) == 2
     # With this margin every rung holds.
     assert set(document["tensors"].values()) == {0.8}
-    for each in document["measured"]:
-        assert [rung["share"] for rung in each["rungs"]] == [0.1, 0.2, 0.4, 0.6, 0.8]
-        assert all(rung["holds"] and len(rung["differences"]) == 2 for rung in each["rungs"])
-        assert all(rung["lost"] <= rung["share"] for rung in each["rungs"])
+    for group in document["measured"]:
+        assert [rung["share"] for rung in group["rungs"]] == [0.1, 0.2, 0.4, 0.6, 0.8]
+        assert all(rung["holds"] and len(rung["differences"]) == 2 for rung in group["rungs"])
+        assert all(rung["lost"] <= rung["share"] for rung in group["rungs"])
     assert output.count("at least 0.8") == len(document["measured"])
     assert document["together"]["holds"]
     assert yaml.safe_load(output.splitlines()[-3]) == {"tensors": document["tensors"]}
@@ -253,6 +254,6 @@ def test_a_profile_whose_bounds_do_not_hold_together_is_told_and_taken(profiled,
     document["together"]["holds"] = False
     file.write_text(yaml.safe_dump(document, sort_keys=False))
     again = experiment.load(path)
-    assert [each.key for each in again] == [run.key for run in runs]
-    said = "by its own measurement each bound holds alone, and all together do not"
-    assert planning.check(tmp_path / "out", again) == [f"plot: layers.yaml: {said}"]
+    assert [run.key for run in again] == [run.key for run in runs]
+    caution = "by its own measurement each bound holds alone, and all together do not"
+    assert planning.check(tmp_path / "out", again) == [f"plot: layers.yaml: {caution}"]

@@ -35,12 +35,12 @@ def test_points_that_train_the_same_are_one(small):
     burst = [{"kind": "loss", "host": "server", "rounds": [3], "q": 0.9}]
     levels = [{"label": "calm", "impairments": []}, {"label": "burst"}]
     path = small(impairments=burst, factors={"when": levels})
-    found = rates.trials(experiment.load(path, arms=["none"]))
-    assert {trial["point"] for trial in found} == {"calm; burst"}
-    assert [trial["learning_rate"] for trial in found] == list(rates.CANDIDATES)
+    trials = rates.trials(experiment.load(path, arms=["none"]))
+    assert {trial["point"] for trial in trials} == {"calm; burst"}
+    assert [trial["learning_rate"] for trial in trials] == list(rates.CANDIDATES)
     levels.append({"label": "longer", "rounds": 8})
-    found = rates.trials(experiment.load(small(factors={"when": levels}), arms=["none"]))
-    assert {trial["point"] for trial in found} == {"calm; burst", "longer"}
+    trials = rates.trials(experiment.load(small(factors={"when": levels}), arms=["none"]))
+    assert {trial["point"] for trial in trials} == {"calm; burst", "longer"}
 
 
 def record(rate, seed, value, metric="accuracy", arm="dblp"):
@@ -70,8 +70,9 @@ def test_a_rate_with_which_a_seed_diverged_is_never_chosen():
 
 
 def test_each_arm_has_a_choice_of_its_own():
-    found = rows(*(record(r, 1, v, arm=a) for a in "ab" for r, v in ((1, a == "a"), (2, a == "b"))))
-    assert [(row[0], row[1][0]) for row in found] == [("a", "1"), ("b", "2")]
+    best = {"a": 1, "b": 2}
+    table = rows(*(record(rate, 1, rate == best[arm], arm=arm) for arm in "ab" for rate in (1, 2)))
+    assert [(row[0], row[1][0]) for row in table] == [("a", "1"), ("b", "2")]
 
 
 def test_the_verb_writes_every_training_and_the_table(small, tmp_path, monkeypatch):
@@ -83,8 +84,8 @@ def test_the_verb_writes_every_training_and_the_table(small, tmp_path, monkeypat
     assert done.exit_code == 0, done.output
     records = json.loads(file.read_text())
     assert len(records) == 2 * 2 * 2
-    assert {each["seed"] for each in records} == {1001, 1002}
-    assert all(0 < each["value"] <= 1 and each["machine"]["commit"] for each in records)
+    assert {record["seed"] for record in records} == {1001, 1002}
+    assert all(0 < record["value"] <= 1 and record["machine"]["commit"] for record in records)
     text = file.with_suffix(".md").read_text()
     assert text == rendering.to_markdown(rates.table(records))
     assert "0.064 (at the end of the candidates)" in text
@@ -103,7 +104,7 @@ def test_what_learns_nothing_is_refused(small):
 
 
 def distance(point, level, order):
-    """How far a tuned point, which may be of several levels, is from a level of the sweep."""
+    """Counts levels of the sweep between a tuned point, which may be of several, and a level."""
     if not point or level in point:
         return 0
     return min(abs(order.index(level) - order.index(part)) for part in point.split("; "))

@@ -24,7 +24,7 @@ CONTRACT = {
 # Inside a sandbox: a pair with an added round trip, and what pings through it took, in ms.
 PING = """
 import json, os, re
-from testbed.bench.transport.network import LinkKind, SERVER_ADDRESS, build
+from testbed.bench.network import LinkKind, SERVER_ADDRESS, build
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import inside
 network = build(LinkKind(rtt_s=0.01))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from testbed.bench.transport.records import jain
+from testbed.bench.records import jain
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
 from testbed.simulate.party import link_up

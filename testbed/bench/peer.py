@@ -1,6 +1,6 @@
-"""Adapters: how the benchmark opens another implementation and moves a payload with it.
+"""Drives other implementations through adapters; both ends of a transfer make one each.
 
-Both ends of a transfer make one each, in a process that alone loads it and what it drives.
+To add an adapter: a file of the user's own (`--adapter ./mine.py`), or a module and a line here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.bench import conductor
-from testbed.bench.conductor import Player, Process
+from testbed.bench import coordinator
+from testbed.bench.coordinator import Participant, Process
 from testbed.lab.kernel import privileges
 from testbed.shared import own_code
 from testbed.shared.input_error import InputError
@@ -95,9 +95,12 @@ class Peer:
     adapter: str
     checkout: Path
 
+    def as_json(self) -> dict[str, str]:
+        return {"name": self.name, "adapter": self.adapter, "checkout": str(self.checkout)}
+
 
 def named(adapter: str, checkout: Path) -> Peer:
-    """The other implementation that a user names; nothing of it is loaded."""
+    """Find the other implementation that a user names; nothing of it is loaded."""
     if not checkout.is_dir():
         raise InputError(f"CHECKOUT {checkout}: no such folder")
     if adapter in BUILT_IN:
@@ -113,18 +116,18 @@ def start(
 ) -> Process:
     """Start the process, in a folder to write into; without an end it checks the checkout alone."""
 
-    def begin(player: Player) -> None:
+    def begin(participant: Participant) -> None:
         enter()
         os.chdir(folder)
         sys.dont_write_bytecode = True  # nothing is left in the user's clone
         privileges.abandon()
-        _play(adapter, checkout, end, player)
+        _drive(adapter, checkout, end, participant)
 
-    return conductor.start(begin, heard=True)
+    return coordinator.start(begin)
 
 
-def _play(adapter: str, checkout: Path, end: End | None, player: Player) -> None:
-    """Do what is asked; what goes wrong is told to the conductor."""
+def _drive(adapter: str, checkout: Path, end: End | None, participant: Participant) -> None:
+    """Check the checkout, then transfer; what goes wrong is sent to the coordinator."""
     doing = "check"
     try:
         kind: type[Adapter] = own_code.load(
@@ -132,27 +135,27 @@ def _play(adapter: str, checkout: Path, end: End | None, player: Player) -> None
         )
         kind.check(checkout)
         if end is None:
-            player.ready()
-            if player.turn():
-                player.tell({})
+            participant.ready()
+            if participant.next_transfer():
+                participant.report({})
             return
         doing = "open"
         side = kind(end)
         side.open()
-        player.ready()
+        participant.ready()
         doing = "receive" if end.is_server else "send"
-        _transfers(side, end, player)
+        _transfer(side, end, participant)
     except (InputError, UnfitError) as error:
-        player.fail(str(error))
+        participant.fail(str(error))
     except BaseException as error:  # SystemExit too: the code is not ours
         # Before this process ends and the other end notices, which is not to blame.
-        player.fail(f"{doing}: {type(error).__name__}: {error}")
+        participant.fail(f"{doing}: {type(error).__name__}: {error}")
 
 
-def _transfers(adapter: Adapter, end: End, player: Player) -> None:
+def _transfer(adapter: Adapter, end: End, participant: Participant) -> None:
     # No element is 0, which is what stands for a missing one.
     payload = np.arange(1, end.elements + 1, dtype=np.float32)
-    while player.turn():
+    while participant.next_transfer():
         received: Payload | None = None
         cpu_s, began_s = time.process_time(), time.monotonic()
         if end.is_server:
@@ -161,7 +164,7 @@ def _transfers(adapter: Adapter, end: End, player: Player) -> None:
             adapter.send(payload)
         ended_s = time.monotonic()
         used_s = time.process_time() - cpu_s
-        player.tell(
+        participant.report(
             {
                 "cpu_s": used_s,
                 "began_s": began_s,
@@ -173,18 +176,17 @@ def _transfers(adapter: Adapter, end: End, player: Player) -> None:
 
 
 def _arrived(received: Payload, sent: Payload, end: End) -> int:
-    """How many elements came; ValueError where they are not what was sent, or too few."""
-    found = np.asarray(received)
-    if found.shape != sent.shape or found.dtype != sent.dtype:
-        raise ValueError(
-            f"returned {found.dtype} of shape {found.shape}; expected float32 of shape {sent.shape}"
-        )
-    there = found != 0
-    if not np.array_equal(found[there], sent[there]):
+    """Count the elements that came; ValueError where they are not what was sent, or too few."""
+    values = np.asarray(received)
+    if values.shape != sent.shape or values.dtype != sent.dtype:
+        returned = f"returned {values.dtype} of shape {values.shape}"
+        raise ValueError(f"{returned}; expected float32 of shape {sent.shape}")
+    arrived = values != 0
+    if not np.array_equal(values[arrived], sent[arrived]):
         raise ValueError("returned values that were not sent")
-    count = int(np.count_nonzero(there))
+    count = int(np.count_nonzero(arrived))
     # The last chunk may be the only one that is short.
-    allowed = end.tolerance * end.elements + end.chunk_bytes / found.itemsize
+    allowed = end.tolerance * end.elements + end.chunk_bytes / values.itemsize
     if end.elements - count > allowed:
         share = 1 - count / end.elements
         raise ValueError(f"{share:.2%} of the payload is missing, of at most {end.tolerance:.2%}")

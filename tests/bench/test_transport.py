@@ -1,15 +1,16 @@
-"""The records of the transport's benchmark: keys, values of hand-made figures, repetitions."""
+"""The transport's benchmark: cases, records of hand-made figures, repetitions, what is printed."""
 
 import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from testbed.bench.transport import console, records
-from testbed.bench.transport.cases import GLOO, MOST_REPETITIONS, Case, Selection
-from testbed.bench.transport.network import LinkKind
-from testbed.bench.transport.records import byte_bound_s, record_of
+from testbed.bench import measurement, records, transport
+from testbed.bench.cases import GLOO, MOST_REPETITIONS, Case, Selection
+from testbed.bench.network import LinkKind
+from testbed.bench.records import byte_bound_s, record_of
 
 CONTRACT = {
     *("case", "rate_bps", "rtt_s", "loss", "tolerance", "repair", "congestion_control"),
@@ -65,6 +66,7 @@ def test_a_case_that_failed_has_all_keys_and_no_values():
     failed = record_of(CASE, "timeout", {})
     assert failed.keys() == done.keys()
     assert failed["completion_s"] is failed["narrow"] is failed["cpu_s_per_gb_wire_sender"] is None
+    assert transport.cells(failed)[-1] == "not done in 20 s"
 
 
 def test_an_incast_adds_up_its_senders():
@@ -106,10 +108,7 @@ def test_names_are_unique_and_quick_has_few():
     assert {"100M/incast-32/fixed", "100M/incast-32/tcp-cubic"} <= usual
     assert {"veth/offloads-on/passes+shuffled", "veth/offloads-on/passes+largest-first"} <= usual
     assert "100M/loss-0%/P-0%/passes+auth" in usual
-
-
-def test_cases_of_one_link_stand_together():
-    links = [case.link for case in Selection().cases()]
+    links = [case.link for case in Selection().cases()]  # each is made once
     changes = sum(left != right for left, right in itertools.pairwise(links))
     assert changes + 1 == len(set(links))
 
@@ -118,21 +117,35 @@ def test_the_figure_shows_the_cases_of_its_title_alone(tmp_path):
     elsewhere = {"case": "1G/20MB/passes", "peer": "ours", "repair": "passes", "tolerance": 0.008}
     elsewhere |= {"rate_bps": 10**9, "added_rtt_s": 0, "workers": 1, "payload_bytes": 20_000_000}
     records = [elsewhere | {"loss": loss, "status": "ok", "ratio_to_bound": 1} for loss in (0, 0.1)]
-    assert not console.draw(records, tmp_path / "none.png")
+    assert not transport.draw(records, tmp_path / "none.png")
 
 
-def repeated(draw, *, fewest=3, most=MOST_REPETITIONS):
-    """The values of one case, as many as the rule asks for."""
-    values: list[float] = []
-    while not values or not records.enough([values], fewest=fewest, most=most, spent_s=0.0):
+def is_finished(*series, repeats=3, most=MOST_REPETITIONS, span_s=0.01):
+    """Tells whether a case is finished whose receiver and senders took these processor times."""
+    case = replace(CASE, repeats=repeats, most=most)
+    by_side = dict(zip(("server", "worker-1"), series * 2, strict=False))
+    figures = {
+        name: [
+            at_server(cpu_s) if name == "server" else flow(0.0, span_s, cpu_s=cpu_s)
+            for cpu_s in values
+        ]
+        for name, values in by_side.items()
+    }
+    return records.is_finished(case, figures)
+
+
+def repeated(draw, **options):
+    """Draws the values of one case, as many as the rule asks for."""
+    values = [draw()]
+    while not is_finished(values, **options):
         values.append(draw())
     return values
 
 
 def interval(values):
-    found = records.interval(values)
-    assert found is not None
-    return found
+    ends = records.interval(values)
+    assert ends is not None
+    return ends
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.05, 0.1, 0.2])
@@ -168,7 +181,47 @@ def test_equal_values_are_enough_and_scattered_ones_are_repeated_to_the_bound():
 
 def test_every_quantity_must_be_narrow_and_the_time_is_a_bound_but_not_for_the_fewest():
     calm, wild = [1.0, 1.0, 1.0], [1.0, 2.0, 4.0]
-    assert records.enough([calm, calm], fewest=3, most=15, spent_s=0.1)
-    assert not records.enough([calm, wild], fewest=3, most=15, spent_s=0.1)
-    assert records.enough([wild], fewest=3, most=15, spent_s=records.TIME_S)
-    assert not records.enough([wild], fewest=4, most=15, spent_s=records.TIME_S)
+    assert is_finished(calm, calm)
+    assert not is_finished(calm, wild)
+    assert is_finished(wild, span_s=records.TIME_S)
+    assert not is_finished(wild, repeats=4, span_s=records.TIME_S)
+
+
+def printed_of(n, **others):
+    """Returns the cells of a record whose completion scatters."""
+    figures = {
+        "server": [at_server()] * n,
+        "worker-1": [flow(0.0, 0.08 + 0.01 * number) for number in range(n)],
+    }
+    return transport.cells(record_of(CASE, "ok", figures) | others)
+
+
+def test_a_wide_interval_is_named_and_a_few_scattered_values_are_shown_by_their_ends():
+    assert "wide: an interval beyond 10%" in printed_of(2)
+    assert not [cell for cell in printed_of(2, narrow=True) if "wide" in cell]
+    assert printed_of(2)[2] == "min 80 ms, max 90 ms"
+    assert ".." in printed_of(5)[2]
+    assert ".." in printed_of(3, narrow=True)[2]
+
+
+@pytest.mark.parametrize("ends", [KeyboardInterrupt, measurement.BenchError])
+def test_an_interrupted_run_keeps_what_was_measured_beside_the_file(
+    ends, tmp_path, monkeypatch, capsys
+):
+    def measure(*_, **__):
+        yield record_of(CASE, "timeout", {})
+        raise ends
+
+    monkeypatch.setattr(measurement, "measure", measure)
+    whole, partial = tmp_path / "x.json", tmp_path / "x.interrupted.json"
+    whole.write_text("whole")
+    with pytest.raises(ends):
+        transport.run(Selection(), json_file=whole)
+    assert whole.read_text() == "whole"
+    (kept,) = json.loads(partial.read_text())
+    assert kept["case"] == "a/b"
+    _, *printed = capsys.readouterr().out.splitlines()  # the first says what it will do
+    assert printed[0].startswith("case | completion | ")
+    assert printed[1].endswith("not done in 20 s")
+    assert printed[-1].startswith("records of 1 of ")
+    assert printed[-1].endswith(f" cases: {partial}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import secrets
@@ -16,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from testbed.bench.conductor import OPEN_LIMIT_S, Figures, Player, Process, lead, start
-from testbed.bench.peer import adapter
-from testbed.bench.peer.adapter import End, Peer
-from testbed.bench.transport import records
-from testbed.bench.transport.cases import GLOO, LARGEST_FIRST, OURS, Case, Selection
-from testbed.bench.transport.network import Host, LinkKind, Network, build, queue_bytes
+from testbed.bench import coordinator, peer, records
+from testbed.bench.cases import GLOO, LARGEST_FIRST, OURS, Case, Selection
+from testbed.bench.coordinator import OPEN_LIMIT_S, Figures, Participant, Process
+from testbed.bench.network import Host, LinkKind, Network, build, queue_bytes
+from testbed.bench.peer import End, Peer
 from testbed.lab import sandbox
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import enter
@@ -38,11 +38,9 @@ class BenchError(RuntimeError):
     """The sandbox ended before all cases were measured; the message is its last line."""
 
 
-def measure(selection: Selection, peer: Peer | None) -> Iterator[dict[str, Any]]:
+def measure(selection: Selection, other: Peer | None) -> Iterator[dict[str, Any]]:
     """Run the cases that match and yield their records."""
-    order: dict[str, Any] = {"cases": selection.pattern, "quick": selection.quick, "peer": None}
-    if peer is not None:
-        order["peer"] = {**vars(peer), "checkout": str(peer.checkout)}
+    order = {"selection": vars(selection), "peer": None if other is None else other.as_json()}
     with sandbox.start(__name__) as box:
         try:
             box.messages.send(order)
@@ -65,16 +63,14 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
     tempfile.tempdir = str(sandbox.prepare())  # it goes with the sandbox, however that ends
     with contextlib.suppress(OSError):  # where allowed: less of what else the machine does
         os.setpriority(os.PRIO_PROCESS, 0, -15)
-    peer = None
+    other = None
     if order["peer"] is not None:
-        peer = Peer(**order["peer"] | {"checkout": Path(order["peer"]["checkout"])})
-        if (refused := _refusal(peer)) is not None:
+        other = Peer(**order["peer"] | {"checkout": Path(order["peer"]["checkout"])})
+        if (refused := _refusal(other)) is not None:
             return {"refused": refused}
-    name = peer.name if peer else None
-    selection = Selection(pattern=order["cases"], quick=order["quick"], other=name)
     at: LinkKind | None = None
     network: Network | None = None
-    for case in selection.cases():
+    for case in Selection(**order["selection"]).cases():
         try:
             if case.link != at:
                 if network is not None:
@@ -82,7 +78,7 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
                     network = None
                 network, at = build(case.link), case.link
             assert network is not None
-            status, figures = _run(case, network, peer)
+            status, figures = _run(case, network, other)
         except CommandError as error:
             at = None
             status, figures = f"unsupported: {error}", {}
@@ -92,27 +88,27 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
     return {"done": True}
 
 
-def _run(case: Case, network: Network, peer: Peer | None) -> tuple[str, dict[str, Figures]]:
-    """Run a case; return its end ("ok", "timeout" or a failure's words) and the figures by host."""
+def _run(case: Case, network: Network, other: Peer | None) -> tuple[str, dict[str, Figures]]:
+    """Run a case; return its status and the figures by host."""
     if network.losses is not None:
         network.losses.take()
-    status, figures = lead(
-        _processes(case, network, peer),
+    status, figures = coordinator.coordinate(
+        _processes(case, network, other),
         warm_ups=case.warm_ups,
         limit_s=case.limit_s,
-        enough=lambda figures: _enough(case, figures),
+        finished=lambda figures: records.is_finished(case, figures),
     )
     if status == "ok" and network.losses is not None and network.losses.take().met == 0:
         status = f"failed: its data did not go to port {DATA_PORTS[0]}, so the link lost nothing"
     return status, figures
 
 
-def _processes(case: Case, network: Network, peer: Peer | None) -> dict[str, Process]:
-    """The process of every host, which has begun to open its end."""
+def _processes(case: Case, network: Network, other: Peer | None) -> dict[str, Process]:
+    """Start the process of every host, which opens its end."""
     hosts = [network.server, *network.workers]
     if case.is_other:
-        assert peer is not None
-        return {host.name: _start_other(case, host, network, peer) for host in hosts}
+        assert other is not None
+        return {host.name: _start_other(case, host, network, other) for host in hosts}
     if case.peer == GLOO:
         store = _new_store()
         work = functools.partial(_all_reduce, case, store=store)
@@ -122,23 +118,25 @@ def _processes(case: Case, network: Network, peer: Peer | None) -> dict[str, Pro
             keys.make(_keys(), [host.name for host in hosts])
         work = functools.partial(_transfer, case, network=network, session=session)
 
-    def begin(host: Host, player: Player) -> None:
+    def begin(host: Host, participant: Participant) -> None:
         enter(host.pid)
-        work(host, player)
+        work(host, participant)
 
-    return {host.name: start(functools.partial(begin, host)) for host in hosts}
+    return {host.name: coordinator.start(functools.partial(begin, host)) for host in hosts}
 
 
-def _refusal(peer: Peer) -> str | None:
-    """What is wrong with another implementation's folder or its adapter, in words."""
-    process = adapter.start(peer.adapter, peer.checkout, lambda: None, _folder())
-    status, _ = lead({peer.name: process}, warm_ups=0, limit_s=OPEN_LIMIT_S, enough=lambda _: True)
+def _refusal(other: Peer) -> str | None:
+    """Say what is wrong with another implementation's folder or its adapter."""
+    process = peer.start(other.adapter, other.checkout, lambda: None, _folder())
+    status, _ = coordinator.coordinate(
+        {other.name: process}, warm_ups=0, limit_s=OPEN_LIMIT_S, finished=lambda _: True
+    )
     return None if status == "ok" else status.removeprefix("failed: ")
 
 
-def _start_other(case: Case, host: Host, network: Network, peer: Peer) -> Process:
+def _start_other(case: Case, host: Host, network: Network, other: Peer) -> Process:
     end = End(
-        checkout=peer.checkout,
+        checkout=other.checkout,
         is_server=host is network.server,
         server_address=network.server.address,
         control_port=_CONTROL_PORT,
@@ -149,33 +147,24 @@ def _start_other(case: Case, host: Host, network: Network, peer: Peer) -> Proces
         elements=case.payload_bytes // 4,
     )
     inside = functools.partial(enter, host.pid)
-    return adapter.start(peer.adapter, peer.checkout, inside, _folder(), end)
+    return peer.start(other.adapter, other.checkout, inside, _folder(), end)
 
 
 def _folder() -> Path:
-    """A new folder that everyone may write to; it goes with the sandbox."""
+    """Make a folder that everyone may write to; it goes with the sandbox."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     return folder
 
 
-def _enough(case: Case, figures: Mapping[str, Figures]) -> bool:
-    each = records.series(case, figures)
-    return records.enough(
-        [each.get(key, []) for key in records.WITH_INTERVAL],
-        fewest=case.repeats,
-        most=case.most,
-        spent_s=sum(each["completion_s"]),
-    )
-
-
 def _keys() -> Path:
-    """Where the hosts' keys are: a folder that goes with the sandbox."""
     return Path(tempfile.gettempdir()) / "keys"
 
 
-def _transfer(case: Case, host: Host, player: Player, *, network: Network, session: int) -> None:
-    """One host's part, by the transport's own endpoints (which know kernel TCP too)."""
+def _transfer(
+    case: Case, host: Host, participant: Participant, *, network: Network, session: int
+) -> None:
+    """Do one host's part, by the transport's own endpoints (which know kernel TCP too)."""
     layout = PayloadLayout([("payload", case.payload_bytes // 4)], case.chunk_bytes)
     is_server = host is network.server
     addresses = {worker.name: worker.address for worker in network.workers}
@@ -215,41 +204,41 @@ def _transfer(case: Case, host: Host, player: Player, *, network: Network, sessi
         else:
             layout.floats(buffer)[:] = np.arange(layout.element_count, dtype=np.float32)
     with open_endpoint(config) as endpoint:
-        player.ready()
-        number = 0
-        while player.turn():
+        participant.ready()
+        for number in itertools.count():
+            if not participant.next_transfer():
+                break
             cpu_s = time.process_time()
             if is_server:
                 reports = endpoint.receive(number, case.tolerance, buffers)
             else:
                 reports = endpoint.send(number, buffers)
             used_s = time.process_time() - cpu_s
-            number += 1
-            each = reports.values()
-            player.tell(
+            flows = reports.values()
+            participant.report(
                 {
                     "cpu_s": used_s,
-                    "began_s": min(report.began_s for report in each),
-                    "ended_s": max(report.ended_s for report in each),
-                    "chunks_received": sum(report.chunks_received or 0 for report in each),
-                    "chunk_count": sum(report.chunk_count for report in each),
-                    "bytes_sent": sum(report.bytes_sent for report in each),
-                    "control_bytes": sum(report.control_bytes for report in each),
-                    "passes": max((report.passes or 0 for report in each), default=0),
+                    "began_s": min(flow.began_s for flow in flows),
+                    "ended_s": max(flow.ended_s for flow in flows),
+                    "chunks_received": sum(flow.chunks_received or 0 for flow in flows),
+                    "chunk_count": sum(flow.chunk_count for flow in flows),
+                    "bytes_sent": sum(flow.bytes_sent for flow in flows),
+                    "control_bytes": sum(flow.control_bytes for flow in flows),
+                    "passes": max((flow.passes or 0 for flow in flows), default=0),
                 }
             )
 
 
 def _new_store() -> Path:
-    """The file where two ranks of Gloo find each other; imports torch before any process forks."""
+    """Make the file of two ranks of Gloo; import torch before any process forks."""
     import torch
 
     torch.set_num_threads(1)
     return Path(tempfile.mkdtemp()) / "store"
 
 
-def _all_reduce(case: Case, host: Host, player: Player, *, store: Path) -> None:
-    """Gloo's all-reduce of the payload: each rank sends and receives as many bytes as it has."""
+def _all_reduce(case: Case, host: Host, participant: Participant, *, store: Path) -> None:
+    """Have Gloo all-reduce the payload: each rank sends and receives as many bytes as it has."""
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     import torch
     from torch import distributed
@@ -263,10 +252,10 @@ def _all_reduce(case: Case, host: Host, player: Player, *, store: Path) -> None:
         timeout=timedelta(seconds=case.limit_s),
     )
     payload = torch.ones(case.payload_bytes // 4)
-    player.ready()
-    while player.turn():
+    participant.ready()
+    while participant.next_transfer():
         cpu_s, began_s = time.process_time(), time.monotonic()
         distributed.all_reduce(payload)
         ended_s = time.monotonic()
         used_s = time.process_time() - cpu_s
-        player.tell({"cpu_s": used_s, "began_s": began_s, "ended_s": ended_s})
+        participant.report({"cpu_s": used_s, "began_s": began_s, "ended_s": ended_s})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from testbed.bench.transport.network import LinkKind
+from testbed.bench.network import LinkKind
 from testbed.transport import CONGESTION_CONTROLS, REPAIRS
 from testbed.transport.wire import DEFAULT_CHUNK_BYTES
 
@@ -23,9 +24,15 @@ LOSSES = (0.0, 0.01, 0.1, 0.3, 0.6, 0.9)
 TOLERANCES = (0.0, 0.008, 0.408)
 # `once` repairs nothing, so no reliable transfer would end with it.
 _REPAIRS = tuple(name for name in REPAIRS if name != "once")
-_CONTROLS = tuple(CONGESTION_CONTROLS)
 _TWO_REPAIRS = ("passes", "streaming")
-_ONCE_OR_TWICE: dict[str, Any] = {"repeats": 2, "most": 2, "warm_ups": 0, "limit_s": 4}
+# What `quick` measures, and how of it.
+_QUICK = (
+    *("100M/loss-0%/P-0.8%/*", "100M/loss-60%/P-0.8%/*", "100M/loss-0%/tcp-*", "100M/loss-0%/gloo"),
+    *("100M/rtt-10ms/loss-60%/*", "100M/incast-8/fixed", "100M/incast-8/tcp-cubic"),
+    *("veth/*/passes", "veth/*/selective", "veth/*/streaming", "veth/*/tcp-cubic", "veth/*/gloo"),
+)
+_QUICK_LIMIT_S, _QUICK_BYTES = 8.0, 64 << 20
+_TWICE: dict[str, Any] = {"repeats": 2, "most": 2, "warm_ups": 0}
 # Past 10 % loss TCP's back-off takes minutes: once is enough to say that.
 _HOPELESS: dict[str, Any] = {"repeats": 1, "most": 1, "warm_ups": 0, "limit_s": 6}
 
@@ -52,19 +59,19 @@ class Case:
 
     @property
     def rate_bps(self) -> float | None:
-        """What one sender may send at: its share of the link, or its pace; None: unlimited."""
+        """A sender's share of the link, or its pace; None is unlimited."""
         if self.link.rate_bps is None:
             return self.pace_bps
         return self.link.rate_bps / self.link.workers
 
     @property
     def is_other(self) -> bool:
-        """Whether another implementation is driven, through an adapter."""
+        """True if an adapter drives another implementation."""
         return self.peer not in (OURS, GLOO, *TCP)
 
     @property
     def given_up(self) -> float:
-        """The share of the payload that may be missing: kernel TCP and Gloo have no tolerance."""
+        """The share of the payload that may be missing; kernel TCP and Gloo have no tolerance."""
         return self.tolerance if self.peer == OURS or self.is_other else 0.0
 
 
@@ -73,17 +80,30 @@ class Selection:
     """The cases whose names match a shell pattern; with `other`, of that implementation's bench."""
 
     pattern: str = "*"
-    quick: bool = False  # only a few cases
+    quick: bool = False  # only a few cases, once or twice
     other: str | None = None
 
     def cases(self) -> list[Case]:
         """The cases whose name matches, ordered by link so that each is made once."""
-        every = _all(self.quick)
-        if self.other is not None:
-            every = _beside_other(self.other, self.quick)
-        matching = [case for case in every if fnmatch.fnmatchcase(case.name, self.pattern)]
+        every = _all() if self.other is None else _beside_other(self.other)
+        if self.quick:
+            every = (_shortened(case) for case in every if _matches(case, *_QUICK))
+        matching = [case for case in every if _matches(case, self.pattern)]
         order = list(dict.fromkeys(case.link for case in matching))
         return sorted(matching, key=lambda case: order.index(case.link))
+
+
+def _matches(case: Case, *patterns: str) -> bool:
+    return any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)
+
+
+def _shortened(case: Case) -> Case:
+    return replace(
+        case,
+        payload_bytes=min(case.payload_bytes, _QUICK_BYTES),
+        limit_s=min(case.limit_s, _QUICK_LIMIT_S),
+        **_TWICE,
+    )
 
 
 def _percent(share: float) -> str:
@@ -103,95 +123,74 @@ def _by_tcp(base: Case, peers: Iterable[str], **changes: Any) -> Iterator[Case]:
         yield from _each(base, "peer", [peer], congestion_control=control, **changes)
 
 
-def _by_loss(quick: bool) -> Iterator[Case]:
+def _by_loss() -> Iterator[Case]:
     """100 Mbit/s without added delay: every repair against every loss, tolerances, and TCP."""
-    for loss in (0.0, 0.6) if quick else LOSSES:
+    for loss in LOSSES:
         base = Case(name=f"100M/loss-{_percent(loss)}", link=LinkKind(rate_bps=_100M, loss=loss))
-        if quick:
-            base = replace(base, **_ONCE_OR_TWICE)
         for repair in _REPAIRS:
-            for tolerance in TOLERANCES[1:2] if quick else TOLERANCES:
+            for tolerance in TOLERANCES:
                 name = f"{base.name}/P-{_percent(tolerance)}/{repair}"
                 yield replace(base, name=name, tolerance=tolerance, repair=repair)
-        if loss <= 0.1 or not quick:
-            yield from _by_tcp(base, TCP, **(_HOPELESS if loss > 0.1 else {}))
+        yield from _by_tcp(base, TCP, **(_HOPELESS if loss > 0.1 else {}))
         # Gloo chooses its own ports and congestion control, so its loss would not be the others'.
         if loss == 0:
-            yield from _each(base, "peer", [GLOO], limit_s=4.0 if quick else 8.0)
+            yield from _each(base, "peer", [GLOO], limit_s=8.0)
 
 
-def _by_rtt(quick: bool) -> Iterator[Case]:
+def _by_rtt() -> Iterator[Case]:
     """Round trips of 1 and 10 ms: the same megabyte, and payloads of two round trips."""
-    for rtt_s in (0.01,) if quick else (0.001, 0.01):
-        for loss in (0.6,) if quick else (0.0, 0.01, 0.6, 0.9):
+    for rtt_s in (0.001, 0.01):
+        for loss in (0.0, 0.01, 0.6, 0.9):
             link = LinkKind(rate_bps=_100M, rtt_s=rtt_s, loss=loss)
             name = f"100M/rtt-{rtt_s * 1e3:g}ms/loss-{_percent(loss)}"
             base = Case(name=name, link=link, tolerance=0.008)
-            if quick:
-                base = replace(base, **_ONCE_OR_TWICE)
-            short = replace(
-                base,
-                name=f"{name}/short",
-                payload_bytes=int(2 * rtt_s * _100M / 8 * 0.95),
-                repeats=2 if quick else 5,
-            )
+            size = int(2 * rtt_s * _100M / 8 * 0.95)
+            short = replace(base, name=f"{name}/short", payload_bytes=size, repeats=5)
             for repair in _REPAIRS:
                 yield from _each(base, "repair", [repair])
                 if loss >= 0.6 and rtt_s >= 0.01:
                     yield from _each(short, "repair", [repair])
-            yield from _by_tcp(base, TCP if loss <= 0.1 and not quick else (), tolerance=0.0)
+            yield from _by_tcp(base, TCP if loss <= 0.1 else (), tolerance=0.0)
 
 
-def _incast_of(
-    workers: int, limit_s: float = 30, repair: str = "streaming", **changes: Any
-) -> Case:
-    """Many senders into one 100 Mbit/s link, which together send 16 MB."""
-    defaults: dict[str, Any] = {"payload_bytes": 16_000_000 // workers, "repeats": 2, "most": 3}
-    link = LinkKind(rate_bps=_100M, workers=workers)
-    return Case(
-        name=f"100M/incast-{workers}",
-        link=link,
-        repair=repair,
-        tolerance=0.008,
-        limit_s=limit_s,
-        **(defaults | changes),
-    )
+def _incast() -> Iterator[Case]:
+    """Eight and 32 senders into one 100 Mbit/s link, which together send 16 MB."""
+    for workers, repair, limit_s, controls, peers in (
+        (8, _REPAIRS[-1], 20, tuple(CONGESTION_CONTROLS), TCP),
+        (32, "streaming", 30, ("fixed",), TCP[1:2]),
+    ):
+        base = Case(
+            name=f"100M/incast-{workers}",
+            link=LinkKind(rate_bps=_100M, workers=workers),
+            payload_bytes=16_000_000 // workers,
+            repair=repair,
+            tolerance=0.008,
+            limit_s=limit_s,
+            repeats=2,
+            most=3,
+        )
+        yield from _each(base, "congestion_control", controls)
+        yield from _by_tcp(base, peers, tolerance=0.0)
 
 
-def _incast(quick: bool) -> Iterator[Case]:
-    """Eight senders, once per congestion control."""
-    base = _incast_of(8, 20, _REPAIRS[-1])
-    if quick:
-        base = _incast_of(4, 20, _REPAIRS[-1], payload_bytes=1_000_000, repeats=1, most=1)
-    yield from _each(base, "congestion_control", _CONTROLS[:1] if quick else _CONTROLS)
-    yield from _by_tcp(base, TCP[1:2] if quick else TCP, tolerance=0.0)
-
-
-def _wide_incast() -> Iterator[Case]:
-    base = _incast_of(32)
-    yield from _each(base, "congestion_control", ["fixed"])
-    yield from _by_tcp(base, TCP[1:2], tolerance=0.0)
-
-
-def _bare(offloads: bool, size: int, **changes: Any) -> Case:
+def _bare(offloads: bool, size: int) -> Case:
     """One stream over a bare veth pair: what the transport itself costs."""
     name = f"veth/offloads-{'on' if offloads else 'off'}"
-    link = LinkKind(offloads=offloads)
-    return Case(name=name, link=link, payload_bytes=size << 20, **{"repeats": 5, **changes})
+    return Case(name=name, link=LinkKind(offloads=offloads), payload_bytes=size << 20, repeats=5)
 
 
-def _unshaped(quick: bool) -> Iterator[Case]:
+def _unshaped() -> Iterator[Case]:
     for offloads, size in ((True, 256), (False, 128)):
-        base = _bare(offloads, 64, repeats=2, most=2) if quick else _bare(offloads, size)
+        base = _bare(offloads, size)
         yield from _each(base, "repair", _REPAIRS)
-        yield from _by_tcp(base, TCP[1:2] if quick else TCP)
+        yield from _by_tcp(base, TCP)
         if offloads:
             yield from _each(base, "peer", [GLOO])
 
 
 def _in_orders() -> Iterator[Case]:
     """Chunks that are not sent in the order in which they lie: compare with the plain repair."""
-    base = _bare(True, 256, repair="passes")
+    base = _bare(True, 256)
     for order, short in (("shuffled", "shuffled"), (LARGEST_FIRST, "largest-first")):
         yield replace(base, name=f"{base.name}/passes+{short}", order=order)
 
@@ -219,29 +218,23 @@ def _fast_links() -> Iterator[Case]:
         yield from _by_tcp(base, peers, pace_bps=None)
 
 
-def _beside_other(other: str, quick: bool) -> Iterator[Case]:
+def _beside_other(other: str) -> Iterator[Case]:
     """Another implementation, and beside it ours and kernel TCP: each the same payload and link."""
-    slow = (0.0, 0.6) if quick else (0.0, 0.01, 0.1, 0.6, 0.9)
-    places = [("100M", _100M, 1_000_000, loss) for loss in slow]
-    if not quick:
-        places += [("1G", _1G, 20_000_000, loss) for loss in (0.0, 0.01, 0.6)]
-    for speed, rate_bps, payload_bytes, loss in places:
-        link, name = LinkKind(rate_bps=rate_bps, loss=loss), f"{speed}/loss-{_percent(loss)}"
-        base = Case(name=name, link=link, payload_bytes=payload_bytes)
-        if quick:
-            base = replace(base, **_ONCE_OR_TWICE | {"limit_s": 8})
-        for tolerance in TOLERANCES[1:2] if quick else TOLERANCES[1:]:
-            lossy = replace(base, name=f"{name}/P-{_percent(tolerance)}", tolerance=tolerance)
-            yield from _each(lossy, "peer", [other])
-            yield from _each(lossy, "repair", _TWO_REPAIRS[:1] if quick else _TWO_REPAIRS)
-        if loss <= 0.1:
-            yield from _by_tcp(base, TCP[1:2])
+    for speed, rate_bps, payload_bytes, losses in (
+        ("100M", _100M, 1_000_000, (0.0, 0.01, 0.1, 0.6, 0.9)),
+        ("1G", _1G, 20_000_000, (0.0, 0.01, 0.6)),
+    ):
+        for loss in losses:
+            link, name = LinkKind(rate_bps=rate_bps, loss=loss), f"{speed}/loss-{_percent(loss)}"
+            base = Case(name=name, link=link, payload_bytes=payload_bytes)
+            for tolerance in TOLERANCES[1:]:
+                lossy = replace(base, name=f"{name}/P-{_percent(tolerance)}", tolerance=tolerance)
+                yield from _each(lossy, "peer", [other])
+                yield from _each(lossy, "repair", _TWO_REPAIRS)
+            if loss <= 0.1:
+                yield from _by_tcp(base, TCP[1:2])
 
 
-def _all(quick: bool) -> Iterator[Case]:
-    for part in (_by_loss, _by_rtt, _incast, _unshaped):
-        yield from part(quick)
-    if not quick:
-        yield from _wide_incast()
-        for part_of_all in (_authenticated, _fast_links, _in_orders):
-            yield from part_of_all()
+def _all() -> Iterator[Case]:
+    parts = (_by_loss, _by_rtt, _incast, _unshaped, _authenticated, _fast_links, _in_orders)
+    return itertools.chain.from_iterable(part() for part in parts)

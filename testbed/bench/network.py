@@ -63,7 +63,7 @@ class Network:
     losses: PacketFilter | None = None
 
     def close(self) -> None:
-        """Ends the relay and the holders; the kernel removes interfaces with namespaces."""
+        """End the relay and the processes; the kernel removes interfaces with namespaces."""
         if self.relay is not None:
             self.relay.close()
             shutil.rmtree(self.relay.path.parent)
@@ -79,7 +79,7 @@ class Network:
 
 
 def build(kind: LinkKind) -> Network:
-    """Makes the network of a case: a server and its workers."""
+    """Make the network of a case: a server and its workers."""
     server = _host("server", SERVER_ADDRESS)
     workers = [_host(f"worker-{i}", f"10.77.0.{i + 1}") for i in range(1, kind.workers + 1)]
     for host in (server, *workers):
@@ -100,16 +100,14 @@ def _pair(server: Host, worker: Host, kind: LinkKind) -> Network:
         _veth("benchs", server)
         run(["ip", "link", "set", "benchs", "name", "eth0", "netns", str(worker.pid)])
     for host in (server, worker):
-        _address(host, kind)
-        if kind.rate_bps is not None:
-            shape("eth0", _shape_of(kind), pid=host.pid)
+        _configure(host, kind)
     relay = _delay(inner, kind) if kind.rtt_s else None
     _wait_until_reachable(worker)
     return Network(server, [worker], relay)
 
 
 def _delay(inner: tuple[str, str], kind: LinkKind) -> Relay | None:
-    """Joins the inner ends of a link, by netem or by the relay that is returned."""
+    """Join the inner ends of a link, by netem or by the relay that is returned."""
     middle = Middle(
         link="server--worker-1",
         nodes=("server", "worker-1"),
@@ -126,7 +124,7 @@ def _delay(inner: tuple[str, str], kind: LinkKind) -> Relay | None:
 
 
 def _veth(name: str, host: Host) -> None:
-    """A link between `name` here and `eth0` in a host's namespace."""
+    """Link `name` here to `eth0` in a host's namespace."""
     peer = ["peer", "name", "eth0", "netns", str(host.pid)]
     run(["ip", "link", "add", name, "type", "veth", *peer])
 
@@ -140,9 +138,8 @@ def _star(server: Host, workers: list[Host], kind: LinkKind) -> Network:
         _veth(name, host)
         run(["ip", "link", "set", name, "master", "benchbr", "up"])
         _offloads(None, name, kind.offloads)
-        _address(host, kind)
+        _configure(host, kind)
         if kind.rate_bps is not None:
-            shape("eth0", _shape_of(kind), pid=host.pid)
             shape(name, _shape_of(kind))
     for worker in workers:
         _wait_until_reachable(worker)
@@ -150,7 +147,7 @@ def _star(server: Host, workers: list[Host], kind: LinkKind) -> Network:
 
 
 def queue_bytes(kind: LinkKind) -> float:
-    """What the queue of each end of such a link holds; math.inf where there is none."""
+    """Return what each end's queue holds; math.inf where there is none."""
     return math.inf if kind.rate_bps is None else max(150_000, int(kind.rate_bps / 8 * QUEUE_S))
 
 
@@ -160,15 +157,15 @@ def _shape_of(kind: LinkKind) -> LinkShape:
 
 
 def _host(name: str, address: str) -> Host:
-    """Forks a holder of a new network namespace; returns when it has it."""
-    ready, tell = os.pipe()
+    """Fork the process of a new network namespace; return when it has it."""
+    ready, answering = os.pipe()
     pid = os.fork()
     if not pid:
         failed = ctypes.CDLL(None).unshare(CLONE_NEWNET)
-        os.write(tell, b"x" if failed else b"k")
+        os.write(answering, b"x" if failed else b"k")
         while True:
             signal.pause()
-    os.close(tell)
+    os.close(answering)
     answer = os.read(ready, 1)
     os.close(ready)
     if answer != b"k":
@@ -183,11 +180,14 @@ def _prepare(host: Host) -> None:
     run([*inside(host.pid), "ip", "link", "set", "lo", "up"])
 
 
-def _address(host: Host, kind: LinkKind) -> None:
+def _configure(host: Host, kind: LinkKind) -> None:
+    """Give a host its address, its offloads and its link's shape."""
     here = inside(host.pid)
     run([*here, "ip", "address", "add", f"{host.address}/24", "dev", "eth0"])
     run([*here, "ip", "link", "set", "eth0", "up"])
     _offloads(host.pid, "eth0", kind.offloads)
+    if kind.rate_bps is not None:
+        shape("eth0", _shape_of(kind), pid=host.pid)
 
 
 def _offloads(pid: int | None, interface: str, enabled: bool) -> None:
@@ -196,7 +196,7 @@ def _offloads(pid: int | None, interface: str, enabled: bool) -> None:
 
 
 def _lose(server: Host, loss: float) -> PacketFilter:
-    """Drops data that arrives at the server: UDP, and TCP segments that are not bare ACKs."""
+    """Drop data that arrives at the server: UDP, and TCP segments that are not bare ACKs."""
     from testbed.lab import loss_table
     from testbed.lab.loss_table import LossModel
 
@@ -208,7 +208,7 @@ def _lose(server: Host, loss: float) -> PacketFilter:
 
 
 def _wait_until_reachable(worker: Host) -> None:
-    """Resolves addresses beforehand, so that no case pays for it."""
+    """Resolve addresses beforehand, so that no case pays for it."""
     deadline_s = time.monotonic() + 5
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Prints the benchmark of the transport; writes records and figure."""
+"""`./lab bench transport` and `peer`: measures cases, prints them, writes records and figure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 from rich.console import Console
 
 from analysis.figures import style
-from testbed.bench import record_file
-from testbed.bench.peer.adapter import Peer
-from testbed.bench.transport import cases, measurement
-from testbed.bench.transport.cases import Selection
-from testbed.bench.transport.records import INTERVALS, NARROW, TIME_S
+from testbed.bench import cases, measurement, records
+from testbed.bench.cases import Selection
+from testbed.bench.peer import Peer
+from testbed.bench.records import INTERVALS, NARROW, TIME_S
 from testbed.experiment import estimates
 from testbed.shared.yaml_input import InputError
 
@@ -28,15 +28,11 @@ _COLUMNS = (
 _FEW = 5
 # What of the cases the figure shows.
 _DRAWN_TOLERANCE, _DRAWN_RATE_BPS, _DRAWN_PAYLOAD_BYTES = 0.008, 100_000_000, 1_000_000
+_RATIOS = (1, 2, 5, 10, 20, 50, 100, 200)
 Record = Mapping[str, Any]
 
 
-def run(
-    selection: Selection,
-    *,
-    json_file: Path | None,
-    peer: Peer | None = None,
-) -> bool:
+def run(selection: Selection, *, json_file: Path | None, peer: Peer | None = None) -> bool:
     """Measure, print and write; return whether every case finished that has to."""
     expected = selection.cases()
     if not expected:
@@ -47,30 +43,30 @@ def run(
     if picture is not None and picture == json_file:
         raise InputError(f"--json {json_file}: the figure would replace it; valid: another ending")
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    each_s = 1 if selection.quick else TIME_S + 2  # and a lab for most
-    about = estimates.in_words(len(expected) * each_s)
+    case_s = 1 if selection.quick else TIME_S + 2  # and a lab for most
+    about = estimates.in_words(len(expected) * case_s)
     console.print(f"{len(expected)} cases, one after another, about {about}")
-    facts = record_file.machine()
-    records: list[dict[str, Any]] = []
+    facts = records.machine()
+    measured: list[dict[str, Any]] = []
     try:
         console.print(" | ".join(_COLUMNS))
         for number, record in enumerate(measurement.measure(selection, peer), start=1):
-            records.append(record)
+            measured.append(record)
             console.print(f"{number}/{len(expected)} {' | '.join(cells(record))}")
     except (KeyboardInterrupt, measurement.BenchError):
-        if records and json_file is not None:
+        if measured and json_file is not None:
             # Beside the file: what an earlier run left there may be whole.
             partial = json_file.with_suffix(".interrupted.json")
-            record_file.write(partial, records, facts, schema=SCHEMA)
-            console.print(f"records of {len(records)} of {len(expected)} cases: {partial}")
+            records.write(partial, measured, facts, schema=SCHEMA)
+            console.print(f"records of {len(measured)} of {len(expected)} cases: {partial}")
         raise
     if json_file is not None and picture is not None:
-        record_file.write(json_file, records, facts, schema=SCHEMA)
+        records.write(json_file, measured, facts, schema=SCHEMA)
         console.print(f"records: {json_file}")
-        if draw(records, picture):
+        if draw(measured, picture):
             console.print(f"figure: {picture}")
     must = {cases.OURS, selection.other}
-    return all(record["status"] == "ok" for record in records if record["peer"] in must)
+    return all(record["status"] == "ok" for record in measured if record["peer"] in must)
 
 
 def cells(record: Record) -> list[str]:
@@ -93,7 +89,7 @@ def cells(record: Record) -> list[str]:
 
 
 def _spread(record: Record) -> str:
-    """The interval; of a few values that scatter it says little: those at their ends."""
+    """Show the interval, or of a few values that scatter the least and the most."""
     low_s, high_s = record["completion_low_s"], record["completion_high_s"]
     if record["n"] == 1 or low_s is None:
         return "-"
@@ -124,7 +120,7 @@ def draw(records: Iterable[Record], path: Path) -> bool:
             look = looks[label]
             common: Any = {"color": look.colour.light, "marker": look.marker}
             axes.plot(
-                [_place(loss) for loss, _, done in points if done],
+                [loss for loss, _, done in points if done],
                 [ratio for _, ratio, done in points if done],
                 linestyle=look.line,
                 label=label,
@@ -132,17 +128,16 @@ def draw(records: Iterable[Record], path: Path) -> bool:
             )
             for loss, ratio, done in points:
                 if not done:  # drawn at the time that it was given, a lower limit
-                    x, arrow = _place(loss), {"arrowstyle": "->", "color": look.colour.light}
-                    axes.annotate("", (x, ratio * 1.35), (x, ratio), arrowprops=arrow)
-                    axes.plot(x, ratio, markerfacecolor="none", **common)
+                    arrow = {"arrowstyle": "->", "color": look.colour.light}
+                    axes.annotate("", (loss, ratio * 1.35), (loss, ratio), arrowprops=arrow)
+                    axes.plot(loss, ratio, markerfacecolor="none", **common)
         losses = sorted({loss for points in lines.values() for loss, _, _ in points})
-        axes.xaxis.set_major_locator(FixedLocator([_place(loss) for loss in losses]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticklabels([f"{loss * 100:g} %" for loss in losses])
+        axes.set_xscale("function", functions=(np.sqrt, np.square))  # spreads the losses
+        axes.set_xticks(losses, [f"{loss * 100:g} %" for loss in losses])
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(FixedLocator([1, 2, 5, 10, 20, 50, 100, 200]))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_yticks(_RATIOS, map(str, _RATIOS))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(NullLocator())
         worst = max(ratio for points in lines.values() for _, ratio, _ in points)
         axes.set_ylim(0.9, 8 * worst)  # the legend lies above the lines
         axes.axhline(1.0, color=style.MUTED.light, linewidth=0.8)
@@ -154,13 +149,8 @@ def draw(records: Iterable[Record], path: Path) -> bool:
     return True
 
 
-def _place(loss: float) -> float:
-    """Where a loss is on the axis: the square root spreads the losses."""
-    return loss**0.5
-
-
 def _lines(records: Iterable[Record]) -> dict[str, list[tuple[float, float, bool]]]:
-    """Name -> (loss, ratio, whether it finished) in ascending loss, for 100 Mbit/s, no delay."""
+    """Map names to (loss, ratio, finished) in ascending loss, for 100 Mbit/s without delay."""
     lines: dict[str, list[tuple[float, float, bool]]] = {}
     for record in records:
         ours = record["peer"] == "ours"

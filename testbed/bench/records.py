@@ -1,20 +1,44 @@
-"""Turns the figures of a case's processes into its record, and says when it is known well enough.
+"""Makes a case's record of its processes' figures, and writes records.
 
 The interval of 95 % is that of a median of values whose logarithms are normal: Student's t, times
 sqrt(pi / 2), by which a median is less certain than a mean.
+
+A record holds the case's parameters, `byte_bound_s`, `completion_s`, `ratio_to_bound`, and:
+
+    status         "ok", "timeout" (a transfer took longer than limit_s), "unsupported: why", or
+                   "failed: " with the host and its words
+    n, completion_min_s, completion_max_s      of the repetitions; other values are medians
+    *_low, *_high (completion_low_s, ...)      the interval of the median, 95 %, within this run
+    narrow         whether the intervals of completion and processor time are (`records`)
+    peer           ours, tcp-cubic (and so on), gloo, or another implementation's adapter
+    goodput_bps    payload that arrived, over the completion time
+    cpu_s_per_gb_* process time per 1e9 bytes of payload that arrived (of all senders together);
+                   what the kernel does in its own threads or in another's time is not in it
+    cpu_s_per_gb_wire_*    the same per 1e9 bytes that the senders' interfaces sent
+    wire_bytes     these bytes: frames with headers and control messages; what losses repeat
+    control_share  control bytes over all bytes sent
+    jain, link_busy    of an incast: fairness of the flows, and what the shared link carried over
+                   what it could have
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import platform
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from scipy.special import stdtrit
 
-from testbed.bench.transport.cases import GLOO, OURS, Case
+from testbed.bench.cases import GLOO, OURS, Case
+from testbed.lab.kernel import privileges
+from testbed.run import manifest
 from testbed.transport.layout import PayloadLayout
+from testbed.transport.native import HOT_PATH
 from testbed.transport.wire import wire_bytes
 
 NARROW = 0.1  # the ends of a narrow interval are at most this far from the median, as a share
@@ -107,7 +131,7 @@ def _of_one(
     """The values of one repetition."""
     # Another implementation is done when both calls have returned; of ours, the senders know.
     ends = flows if not case.is_other else [*flows, at_server]
-    span_s = max(each["ended_s"] for each in ends) - min(flow["began_s"] for flow in flows)
+    span_s = max(end["ended_s"] for end in ends) - min(flow["began_s"] for flow in flows)
     size = case.payload_bytes * case.link.workers * _share(case, at_server)
     wire = sum(flow["wire_bytes"] for flow in flows)
     values = {
@@ -129,7 +153,7 @@ def _of_one(
 
 
 def _share(case: Case, at_server: Mapping[str, Any]) -> float:
-    """Of the payloads of all flows, what arrived."""
+    """Return the share of all flows' payloads that arrived."""
     if case.peer == OURS or case.is_other:
         return float(at_server["chunks_received"] / at_server["chunk_count"])
     return 1.0
@@ -153,13 +177,13 @@ def _measured(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[s
     if (bound_s := byte_bound_s(case)) is not None:
         measured["ratio_to_bound"] = measured["completion_s"] / bound_s
     senders = [flow for name, mine in figures.items() if name != "server" for flow in mine]
-    everyone = [*senders, *figures["server"]]
-    if all("control_bytes" in each for each in everyone):
-        control = sum(each["control_bytes"] for each in everyone)
+    all_flows = [*senders, *figures["server"]]
+    if all("control_bytes" in flow for flow in all_flows):
+        control = sum(flow["control_bytes"] for flow in all_flows)
         sent = sum(flow["bytes_sent"] for flow in senders)
         measured["control_share"] = control / (sent + control)
     if case.peer == OURS:
-        measured["passes"] = max(each["passes"] for each in everyone)
+        measured["passes"] = max(flow["passes"] for flow in all_flows)
     return measured
 
 
@@ -177,17 +201,38 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def is_narrow(values: Sequence[float]) -> bool:
-    """Whether the median is known well enough."""
-    found = interval(values)
-    return found is not None and found[1] <= (1 + NARROW) * statistics.median(values)
+    """Tell whether the median is known well enough."""
+    ends = interval(values)
+    return ends is not None and ends[1] <= (1 + NARROW) * statistics.median(values)
 
 
-def enough(series: Iterable[Sequence[float]], *, fewest: int, most: int, spent_s: float) -> bool:
-    """Whether no further repetition is due."""
-    each = list(series)
-    n = len(each[0])
-    if n < fewest:
+def is_finished(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> bool:
+    """Tell whether a case needs no further repetition."""
+    by_key = series(case, figures)
+    n, spent_s = len(by_key["completion_s"]), sum(by_key["completion_s"])
+    if n < case.repeats:
         return False
     # As long as those before, the next one would end after the time.
-    over = n >= most or spent_s * (n + 1) / n > TIME_S
-    return over or all(is_narrow(values) for values in each)
+    over = n >= case.most or spent_s * (n + 1) / n > TIME_S
+    return over or all(is_narrow(by_key.get(key, ())) for key in WITH_INTERVAL)
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine that the numbers are measured on, and the commit that measures them."""
+    return {
+        "commit": manifest.commit(),
+        "cpu": manifest.cpu_model(),
+        "cpus": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "compiled": HOT_PATH.compiled,
+        "load_average": os.getloadavg(),
+        "receive_buffer_max_bytes": int(Path("/proc/sys/net/core/rmem_max").read_text()),
+        "user_namespace": not privileges.may_be_root(),
+    }
+
+
+def write(path: Path, records: list[dict[str, Any]], facts: dict[str, Any], *, schema: int) -> None:
+    """Write the records as a JSON list, one per line; each holds the machine's facts."""
+    lines = [json.dumps({"schema": schema, **record, "machine": facts}) for record in records]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
