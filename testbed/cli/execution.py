@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from testbed import experiment
-from testbed.cli import choosing, places, plan_view, progress
-from testbed.cli.choosing import Chosen
-from testbed.cli.options import Execution
+from testbed.cli import places, plan
+from testbed.cli.options import Execution, LabExecution, names_in
+from testbed.cli.plan import Chosen
 from testbed.cli.terminal import console, say
 from testbed.experiment import Run
 from testbed.experiment.run import blocks
 from testbed.machine import capabilities, steadiness
-from testbed.run import planning, runner
-from testbed.run.runner import Outcome
+from testbed.run import planning, requirements, runner
+from testbed.run.runner import OnProgress, Outcome
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
+from testbed.training import prerequisites
 
 if TYPE_CHECKING:
     from testbed.cluster.scheduler import Scheduler
 
 SLOW_PROFILE = "slow"
-_CAPTURES_SHOWN = 6
 RETRIES = 2  # of an invalid run
+_CAPTURES_SHOWN = 6
+_LINE_EVERY_BYTES = 20_000_000
+_LINE_EVERY_S, _LINE_EVERY_SHARE = 10.0, 0.05  # where there is no bar; or of the time so far
+_STYLES = {"ok": "green", "failed": "red", "invalid": "yellow", "unsupported": "yellow"}
 
 
 def run(options: Execution, *, simulated: bool = False) -> bool:
@@ -39,21 +47,36 @@ def run(options: Execution, *, simulated: bool = False) -> bool:
         words = "only one of them; the same command tries again what is not ok"
         raise InputError(f"--retries and --scheduler: {words}")
     screen = console()
-    chosen = choosing.chosen(options, simulated=simulated)
+    chosen = plan.choose(options, simulated=simulated)
     runner.require_writable(chosen.results)
-    if simulated:
-        for remark in not_of_a_lab(chosen):
-            say(screen, remark)
-        return _carry_out(chosen, screen)
-    _ = chosen.capture  # a wrong host is told before seconds of probing
-    # With a scheduler all machines must execute the same.
-    if not options.dry_run and options.scheduler is None:
+    for remark in chosen.remarks():
+        say(screen, remark)
+    capture = _captured_hosts(options, chosen.runs)
+    if not simulated and options.scheduler is None:  # whose machines must execute the same
         chosen = sized(chosen, screen)
-    return _carry_out(chosen, screen)
+    outcomes = _execute(options, chosen, capture, screen)
+    if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
+        runner.require_space(chosen.results, chosen.runs[-1])
+    from testbed.cli import report_view  # imports what draws figures, which takes a second
+
+    report_view.write(places.Place(results=chosen.results, experiment=chosen.folder.name))
+    for line in _captures(outcomes):
+        say(screen, line)
+    return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
+
+
+def _captured_hosts(options: Execution, runs: Sequence[Run]) -> list[str]:
+    """Return the hosts that `--pcap` names; InputError for one that the topology has not."""
+    pcap = options.pcap if isinstance(options, LabExecution) else None
+    valid, names = runs[0].experiment.topology.host_names(), names_in(pcap, "--pcap")
+    for name in names:
+        if name not in valid:
+            raise InputError(f"--pcap {pcap}: unknown host {name!r}; valid: {', '.join(valid)}")
+    return names
 
 
 def sized(chosen: Chosen, console: Console) -> Chosen:
-    """What was chosen, in the profile that fits this machine; a change is said in one line."""
+    """Return what was chosen, in the profile that fits this machine; say what changes."""
     # Probed where an experiment has that profile, none was asked for, and none has been planned.
     names = [selection.name for selection in chosen.selections if selection.profile is None]
     if not names or SLOW_PROFILE not in experiment.profile_names(names[0]):
@@ -74,76 +97,84 @@ def sized(chosen: Chosen, console: Console) -> Chosen:
     return replace(chosen, selections=slow)
 
 
-def not_of_a_lab(chosen: Chosen) -> list[str]:
-    """Refuse what runs in virtual time cannot have; return what a reader must know of them."""
-    from testbed.run import simulating  # imports torch, which takes a second
-
-    if pcap := chosen.options.pcap:
-        raise InputError(f"--pcap {pcap}: nothing is on a wire; valid: without --pcap")
-    for run in chosen.runs:
-        simulating.refuse(run)
-    return simulating.remarks(chosen.runs)
-
-
-def _carry_out(chosen: Chosen, console: Console) -> bool:
-    """Plan runs, execute them, write the report; returns whether none failed or was invalid."""
-    options, results, runs = chosen.execution, chosen.results, chosen.runs
+def _execute(
+    options: Execution, chosen: Chosen, capture: list[str], console: Console
+) -> list[Outcome]:
+    """Check what runs need, store their plan, and execute them."""
+    results, runs = chosen.results, chosen.runs
     planning.check(results, runs)
-    if options.dry_run:
-        if options.anew:
-            raise InputError("--anew and --dry-run: only one of them")
-        plan_view.show_runs(results, runs, console)
-        plan_view.show_time(results, runs, console)
-        return True
-    verdicts = Counter(_standing(results, run) for run in runs)
-    if options.pcap and verdicts["ok"] and not options.anew:
-        first = next(run.label for run in runs if _standing(results, run) == "ok")
+    verdicts = Counter(_verdict(results, run) for run in runs)
+    if capture and verdicts["ok"] and not options.anew:
+        first = next(run.label for run in runs if _verdict(results, run) == "ok")
         raise InputError(
             f"--pcap: {verdicts['ok']} of these runs are ok already and would not be recorded "
             f"({first}); record them in another folder with --out DIR, or with --anew"
         )
-    if options.scheduler is None and (options.anew or verdicts["ok"] < len(runs)):
-        if any(run.experiment.trains for run in runs) and not importlib.util.find_spec("torch"):
-            raise InputError(
-                "training needs torch, which was left out here: LAB_TORCH=1 ./lab check"
-            )
-        progress.meet_prerequisites(runs, console)
-        if not chosen.simulated:
-            capabilities.require()
     if options.scheduler is not None:
         from testbed.cluster.scheduler import Scheduler
 
-        with closing(Scheduler(options.scheduler, chosen.capture).connect()) as scheduler:
-            _plan(chosen, verdicts, console)
-            with progress.runs_shown(console, len(runs)) as shown:
-                _on_workers(chosen, scheduler, shown)
+        with closing(Scheduler(options.scheduler, capture).connect()) as scheduler:
+            _store_plan(options, chosen, verdicts, console)
+            with progress_shown(console, len(runs)) as progress:
+                _share_out(chosen, scheduler, progress)
     else:
-        _plan(chosen, verdicts, console)
-        plan_view.show_time(results, runs, console)
-        with progress.runs_shown(console, len(runs)) as shown:
-            (_side_by_side if chosen.simulated else _one_by_one)(chosen, shown)
-    outcomes = [shown.outcomes[run.key] for run in runs]
-    if any(outcome.verdict == "interrupted" for outcome in outcomes):  # by a full disk
-        runner.require_space(results, runs[-1])
-    from testbed.cli import report_view  # imports what draws figures, which takes a second
-
-    place = places.Place(results=results, experiment=runs[0].experiment.name)
-    report_view.write(place)
-    for line in _captures(outcomes):
-        say(console, line)
-    return not any(outcome.verdict in ("failed", "invalid") for outcome in outcomes)
+        if options.anew or verdicts["ok"] < len(runs):
+            _require(chosen, console)
+        _store_plan(options, chosen, verdicts, console)
+        plan.show_time(results, runs, console)
+        with progress_shown(console, len(runs)) as progress:
+            if chosen.simulated:
+                for outcome in _simulated(chosen, progress):
+                    progress.end(outcome)
+            else:
+                retries = RETRIES if options.retries is None else options.retries
+                _one_by_one(chosen, capture, retries, progress)
+    return [progress.outcomes[run.key] for run in runs]
 
 
-def _standing(results: Path, run: Run) -> str:
-    """The verdict that a run has from an earlier command; empty where it has not been begun."""
+def _require(chosen: Chosen, console: Console) -> None:
+    """Refuse what this machine cannot execute."""
+    if any(run.experiment.trains for run in chosen.runs) and not importlib.util.find_spec("torch"):
+        raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab check")
+    fetch_prerequisites(chosen.runs, console)
+    if not chosen.simulated:
+        capabilities.require()
+
+
+def fetch_prerequisites(runs: Sequence[Run], console: Console) -> None:
+    """Download and check what these runs train, or find their programs."""
+    printed: dict[str, int] = {}
+
+    def report(name: str, done: int, total: int | None) -> None:
+        part = done // _LINE_EVERY_BYTES
+        if printed.get(name) != part:
+            printed[name] = part
+            of = "" if total is None else f" of {total / 1e6:.0f}"
+            console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
+
+    try:
+        prerequisites.prepare([run.training_need for run in runs if run.experiment.trains], report)
+        for run in runs:
+            if not run.experiment.trains:
+                programs = run.config()["workload"]["programs"]
+                if missing := requirements.missing_program(programs, run.folder):
+                    raise InputError(f"workload.programs: {missing}")
+    except InputError as error:
+        raise InputError(f"{runs[0].source}: {error}") from error
+
+
+def _verdict(results: Path, run: Run) -> str:
+    """Return a run's verdict of an earlier command; empty where it has not been begun."""
     place = runner.directory_of(results, run)
     return place.verdict() or ("interrupted" if place.partial.exists() else "")
 
 
-def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
+def _store_plan(
+    options: Execution, chosen: Chosen, verdicts: Counter[str], console: Console
+) -> None:
     """Store the plan, and say what becomes of runs that earlier commands have begun."""
     runner.require_space(chosen.results, chosen.runs[0])
-    if chosen.execution.anew:
+    if options.anew:
         for run in chosen.runs:
             runner.directory_of(chosen.results, run).set_aside()
     try:
@@ -157,58 +188,54 @@ def _plan(chosen: Chosen, verdicts: Counter[str], console: Console) -> None:
         follows = "nothing is left to do"
     if verdicts["ok"]:
         follows += "; --anew executes what is ok again"
-    if chosen.execution.anew:
+    if options.anew:
         follows = "all are executed anew; what was there is kept as an attempt"
     standing = f"{chosen.folder}: of {len(chosen.runs)} runs {', '.join(begun)}: {follows}"
     for remark in [standing, *remarks] if begun else remarks:
         say(console, remark)
 
 
-def _one_by_one(chosen: Chosen, shown: progress.RunProgress) -> None:
-    """Execute runs in labs, each again while it is invalid; show what happens as it happens."""
-    retries, capture = chosen.execution.retries, chosen.capture
-    retries = RETRIES if retries is None else retries
+def _one_by_one(chosen: Chosen, capture: list[str], retries: int, progress: RunProgress) -> None:
+    """Execute runs in labs, again while they are invalid; show what happens as it happens."""
     for run in chosen.runs:
         runner.require_space(chosen.results, run)
-        record = shown.begin(run.label)
+        record = progress.begin(run.label)
         tries = runner.attempts(chosen.results, run, record, capture=capture, retries=retries)
         for number, outcome in enumerate(tries, start=1):
             if outcome.may_differ and number <= retries:
-                shown.again(run.label, outcome, number, retries)
-        shown.end(outcome)
+                progress.again(run.label, outcome, number, retries)
+        progress.end(outcome)
 
 
-def _side_by_side(chosen: Chosen, shown: progress.RunProgress) -> None:
+def _simulated(chosen: Chosen, progress: RunProgress) -> Iterator[Outcome]:
     """Execute simulated runs, one on each processor."""
     from testbed.run import side_by_side
 
-    results, runs = chosen.results, chosen.runs
-    for outcome in side_by_side.execute(results, runs, lambda run: shown.begin(run.label)):
-        shown.end(outcome)
+    return side_by_side.execute(chosen.results, chosen.runs, lambda run: progress.begin(run.label))
 
 
-def _on_workers(chosen: Chosen, scheduler: Scheduler, shown: progress.RunProgress) -> None:
+def _share_out(chosen: Chosen, scheduler: Scheduler, progress: RunProgress) -> None:
     """Have a scheduler's workers execute what is not ok; results come here as blocks end."""
     left = []
     for run in chosen.runs:
-        if _standing(chosen.results, run) == "ok":
+        if _verdict(chosen.results, run) == "ok":
             path = runner.directory_of(chosen.results, run).path
-            shown.end(Outcome(run, path, "ok", "", executed=False))
+            progress.end(Outcome(run, path, "ok", "", executed=False))
         else:
             left.append(run)
-    lost = scheduler.share_out(blocks(left), chosen.results, end=shown.end, say=shown.say)
+    lost = scheduler.share_out(blocks(left), chosen.results, end=progress.end, say=progress.say)
     for run in lost:
         path = runner.directory_of(chosen.results, run).path
-        shown.end(Outcome(run, path, "failed", "lost with its workers", executed=True))
+        progress.end(Outcome(run, path, "failed", "lost with its workers", executed=True))
 
 
 def _captures(outcomes: Sequence[Outcome]) -> list[str]:
-    """One line for each of the first captures of these runs, and how many more there are."""
+    """Name the first captures of these runs, and count the others."""
     lines = [
-        f"capture: {outcome.directory / 'pcap' / each['file']}{_flaws(each)}"
+        f"capture: {outcome.directory / 'pcap' / capture['file']}{_flaws(capture)}"
         for outcome in outcomes
         if outcome.executed
-        for each in run_directory.read_or_empty(outcome.directory / "manifest.json").get(
+        for capture in run_directory.read_or_empty(outcome.directory / "manifest.json").get(
             "captures", []
         )
     ]
@@ -217,11 +244,114 @@ def _captures(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _flaws(capture: Mapping[str, Any]) -> str:
-    """What is missing from a capture, in words; empty for a complete one."""
-    flaws = {
-        f"ended early at its bound of {capture['bound_bytes'] / 1e6:g} MB": "bound_reached",
-        f"{capture['packets_dropped']} packets came too fast and are missing": "packets_dropped",
-        f"ended early: {capture['failure']}": "failure",
+    """Say what is missing from a capture; nothing of a complete one."""
+    words = {
+        "bound_reached": f"ended early at its bound of {capture['bound_bytes'] / 1e6:g} MB",
+        "packets_dropped": f"{capture['packets_dropped']} packets came too fast and are missing",
+        "failure": f"ended early: {capture['failure']}",
     }
-    found = "; ".join(words for words, key in flaws.items() if capture[key])
-    return f" ({found})" if found else ""
+    flaws = "; ".join(text for key, text in words.items() if capture[key])
+    return f" ({flaws})" if flaws else ""
+
+
+class RunProgress:
+    """Shows the progress of runs that follow each other or go on side by side."""
+
+    def __init__(self, console: Console, bar: Progress | None, total: int) -> None:
+        self._console = console
+        self._bar = bar
+        self._total = total
+        self.outcomes: dict[str, Outcome] = {}  # by the keys of the runs that have ended
+        self._began_s = time.monotonic()
+        self._under_way: dict[str, tuple[str, float]] = {}  # by label: where it is, which share
+        self._line_s = self._began_s  # when the last one was printed
+        if bar is not None:
+            self._task = bar.add_task("", total=float(total), left="")
+
+    def begin(self, label: str, what: str = "starting") -> OnProgress:
+        """Show that a run begins; return what takes its progress records."""
+        self._under_way[label] = what, 0.0
+        self.record(label, {})
+        return functools.partial(self.record, label)
+
+    def record(self, label: str, record: dict[str, Any]) -> None:
+        """Show a progress record of a run; an empty one says that it still goes on."""
+        if rounds := record.get("rounds"):
+            self._under_way[label] = f"round {record['round']}/{rounds}", record["round"] / rounds
+        elif "stage" in record:
+            self._under_way[label] = str(record["stage"]), 0.0
+        what, _ = self._under_way[label]
+        self._update(f"{label} {what}" if len(self._under_way) == 1 else "")
+        now_s = time.monotonic()
+        every_s = max(_LINE_EVERY_S, _LINE_EVERY_SHARE * (now_s - self._began_s))
+        if self._bar is None and now_s >= self._line_s + every_s:
+            words = ", ".join(filter(None, (what, self._left())))
+            place = f"[{len(self.outcomes)}/{self._total}] {label}"
+            self.say(f"{place}: {words} ({now_s - self._began_s:.0f} s so far)")
+
+    def again(self, label: str, outcome: Outcome, number: int, retries: int) -> None:
+        """Print that an attempt was invalid and why, and that another one follows."""
+        line = _with_verdict(label, outcome)
+        self.say(line.append(f": {outcome.reason}; retry {number} of {retries}"))
+        self.begin(label, "starting again")
+
+    def end(self, outcome: Outcome) -> None:
+        """Print the verdict of a run that has ended."""
+        label = outcome.run.label
+        self._under_way.pop(label, None)
+        self.outcomes[outcome.run.key] = outcome
+        line = _with_verdict(f"[{len(self.outcomes)}/{self._total}] {label}", outcome)
+        if not outcome.executed:
+            line.append(" (done before)")
+        if outcome.reason:
+            line.append(f": {outcome.reason}")
+        elif self._bar is None and outcome.executed and len(self.outcomes) < self._total:
+            line.append(f", {self._left()}")
+        self.say(line)
+        self._update("")
+
+    def say(self, line: str | Text) -> None:
+        """Print a sentence that stays on the screen."""
+        self._line_s = time.monotonic()
+        # One line, however long: a live display counts the lines.
+        self._console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
+
+    def _update(self, text: str) -> None:
+        if self._bar is None:
+            return
+        if not text and self._under_way:
+            text = f"{len(self._under_way)} runs under way"
+        if not_ok := sum(outcome.verdict != "ok" for outcome in self.outcomes.values()):
+            text = f"{not_ok} not ok  {text}"
+        done = len(self.outcomes) + self._share()
+        self._bar.update(self._task, completed=done, description=text, left=self._left())
+
+    def _share(self) -> float:
+        """Add up the done shares of the runs under way."""
+        return sum(share for _, share in self._under_way.values())
+
+    def _left(self) -> str:
+        """Estimate the time left from the mean of what was executed in this call."""
+        share = self._share()
+        done = sum(outcome.executed for outcome in self.outcomes.values()) + share
+        if done < 0.2:
+            return ""
+        mean_s = (time.monotonic() - self._began_s) / done
+        left_s = mean_s * (self._total - len(self.outcomes) - share)
+        return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
+
+
+def _with_verdict(label: str, outcome: Outcome) -> Text:
+    return Text(f"{label}: ").append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
+
+
+@contextmanager
+def progress_shown(console: Console, total: int) -> Iterator[RunProgress]:
+    """Show the progress of so many runs: a bar on a terminal, plain lines elsewhere."""
+    if not console.is_terminal:
+        yield RunProgress(console, None, total)
+        return
+    share, left = TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.fields[left]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), share, TimeElapsedColumn(), left)
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield RunProgress(bar.console, bar, total)

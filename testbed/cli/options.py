@@ -85,27 +85,27 @@ class Selection:
             yaml_input.read(experiment.find(self.name))
 
     def is_folder(self, results: Path) -> bool:
-        """Whether the name stands for results: a folder, or an own experiment's name in them."""
+        """Tell whether the name is a folder of results, or an own experiment's name in them."""
         from testbed import experiment
 
         is_planned = is_name(self.name) and (results / self.name / PLAN).is_file()
         return self.name not in experiment.names() and (Path(self.name).is_dir() or is_planned)
 
     def loaded(self) -> list[Any]:
-        """The runs, in the order of the file."""
+        """Load the runs, in the order of the file."""
         from testbed import experiment
 
-        runs = experiment.load(self.name, **self._asked())
+        runs = experiment.load(self.name, **self._changes())
         _check_published(runs[0])
         return runs
 
     def resolved(self) -> dict[str, Any]:
-        """The experiment with all options and defaults, as a file would have it."""
+        """Return the experiment with all options and defaults, as a file would have it."""
         from testbed import experiment
 
-        return experiment.resolved(self.name, **self._asked())
+        return experiment.resolved(self.name, **self._changes())
 
-    def _asked(self) -> dict[str, Any]:
+    def _changes(self) -> dict[str, Any]:
         from testbed.experiment.files import DEFAULT_PROFILE
 
         return {
@@ -122,23 +122,15 @@ class Sweep(Selection):
     """A selection, and where results go."""
 
     out: Out = RESULTS
-    pcap: Annotated[
-        str | None,
-        typer.Option(
-            "--pcap",
-            metavar="[HOSTS]",
-            help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
-        ),
-    ] = None
 
     def stored(self) -> dict[str, Any]:
-        """What a plan keeps of it, to select its runs again; a file by its whole path."""
+        """Return what a plan keeps, to select its runs again; a file by its whole path."""
         path = Path(self.name)
         name = str(path.resolve()) if path.suffix in (".yaml", ".yml") else self.name
         return {key: getattr(self, key) for key in STORED} | {"name": name}
 
 
-STORED = tuple(each.name for each in dataclasses.fields(Selection))
+STORED = tuple(field.name for field in dataclasses.fields(Selection))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,21 +155,31 @@ class Execution(Sweep):
         bool,
         typer.Option("--anew", help="execute also what is ok already; it is kept as an attempt"),
     ] = False
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="print the runs and how long they take; execute nothing"),
-    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabExecution(Execution):
+    """How runs are executed in labs."""
+
+    pcap: Annotated[
+        str | None,
+        typer.Option(
+            "--pcap",
+            metavar="[HOSTS]",
+            help="record these hosts' links (worker-1,server; without HOSTS: server) into pcap/",
+        ),
+    ] = None
 
 
 def names_in(text: str | None, option: str) -> list[str]:
-    """The names in an option's value, `a,b` or `a, b`, each once; none where it was not given."""
+    """Split an option's value, `a,b` or `a, b`, into names, each once; None has none."""
     # A comma between options of a changed arm's setting parts no names: in `a,b@repair=x:c=1,d=2`
     # what follows the last one has a `=` and no `@`.
     names: list[str] = []
     for piece in [] if text is None else [piece.strip() for piece in text.split(",")]:
         if not piece:
-            given = shlex.join([option, text or ""])
-            raise InputError(f"{given}: an empty name; valid: for example a or a,b")
+            words = shlex.join([option, text or ""])
+            raise InputError(f"{words}: an empty name; valid: for example a or a,b")
         key, equals, _ = piece.partition("=")
         if names and equals and "@" not in key and "@" in names[-1]:
             names[-1] += f",{piece}"
@@ -208,12 +210,13 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     }
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(verb).parameters.items():
-        fields = (
-            inspect.signature(groups[name]).parameters.values() if name in groups else [parameter]
-        )
+        options = [parameter]
+        if name in groups:
+            options = list(inspect.signature(groups[name]).parameters.values())
         types = typing.get_type_hints(groups.get(name, verb), include_extras=True)
         parameters += [
-            each.replace(kind=each.KEYWORD_ONLY, annotation=types[each.name]) for each in fields
+            option.replace(kind=option.KEYWORD_ONLY, annotation=types[option.name])
+            for option in options
         ]
 
     @functools.wraps(verb)
@@ -225,6 +228,6 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
                 group.require(group.out if isinstance(group, Sweep) else RESULTS)
         verb(**options)
 
-    with_groups.__annotations__ = {each.name: each.annotation for each in parameters}
+    with_groups.__annotations__ = {option.name: option.annotation for option in parameters}
     with_groups.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_groups

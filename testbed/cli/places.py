@@ -69,7 +69,7 @@ class Place:
 
 
 def find(what: str | None, results: Path) -> Place:
-    """Where the results lie that a user names; None stands for everything in `results`."""
+    """Find the results that a user names; None stands for everything in `results`."""
     if what is None:
         return Place(results=results)
     _refuse_empty(what)
@@ -95,7 +95,7 @@ def find(what: str | None, results: Path) -> Place:
 
 
 def result(what: str, results: Path) -> Path:
-    """The folder of a result that a user names: of an experiment, a run, or what is kept."""
+    """Find the folder of a result that a user names: of an experiment, a run, or what is kept."""
     _refuse_empty(what)
     path, is_name = Path(what), _is_name(what, results)
     if path.is_dir() and not is_name:
@@ -109,12 +109,12 @@ def result(what: str, results: Path) -> Path:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of one run."""
+    """Tell whether a folder is that of one run."""
     return (folder / "config.json").is_file()
 
 
 def capture(what: str, results: Path) -> Path:
-    """The capture that a user names by its file, or by whose it is."""
+    """Find the capture that a user names by its file, or by whose it is."""
     path = Path(what)
     is_file = path.is_file() and path.suffix not in yaml_input.SUFFIXES
     if is_file or path.suffix in (".pcap", ".cap"):
@@ -130,37 +130,34 @@ def capture(what: str, results: Path) -> Path:
 
 
 def run(what: str | None, results: Path) -> Path:
-    """The directory of a run with a verdict: by its path, or the beginning of its key."""
-    # What else `find` takes stands for the run in it that ended last, and of one experiment rather
-    # for the last that is not ok.
+    """Find a run that has ended: by its path, the beginning of its key, or as the last of all."""
+    # Of one experiment it is rather the last that is not ok.
     _refuse_empty(what)
-    path = Path(what or "")
-    is_yaml = path.suffix in yaml_input.SUFFIXES
-    if not is_yaml and path.is_file():
-        path = next((above for above in path.parents if (above / _STATUS).exists()), path)
+    path, place = Path(what or ""), None
     if what and (path / _STATUS).exists():
         return path
-    if path.name:
-        for folder in (path, path.with_name(f"{path.name}.partial")):
-            if run_directory.is_abandoned(folder):
-                return folder
-            if is_run(folder) and run_directory.in_use(folder):
-                raise InputError(f"{folder}: this run is going on")
-    place = None
+    for folder in (path, path.with_name(f"{path.name}.partial")) if path.name else ():
+        if run_directory.is_abandoned(folder):
+            return folder
+        if is_run(folder) and run_directory.in_use(folder):
+            raise InputError(f"{folder}: this run is going on")
+    is_yaml = path.suffix in yaml_input.SUFFIXES
     if what is None or is_yaml or path.is_dir() or _is_name(what, results):
         place = find(what, results)
-        if of_it := [status.parent for status in place.glob(_STATUS)]:
-            return _latest(of_it, rather_not_ok=place.experiment is not None)
+        if ended := [status.parent for status in place.glob(_STATUS)]:
+            not_ok = [run for run in ended if not _is_attempt(run) and not _is_ok(run)]
+            candidates = not_ok if place.experiment is not None and not_ok else ended
+            return max(candidates, key=lambda run: (run / _STATUS).stat().st_mtime)
     ended = [status.parent for status in Place(results=results).glob(_STATUS)]
     if not ended:
         raise InputError(f"{what or results}: no run; {results} holds none that has ended")
+    if place is not None:
+        raise InputError(f"{place.folder}: holds no run that has ended")
     folder_name, _, key = str(what).rstrip("/").rpartition("/")
     ended = [run for run in ended if run.parent.name == Path(folder_name).name] or ended
-    exact = [run for run in ended if run.name == key]
     alike = [run for run in ended if run.name.startswith(key)]
-    fitting = exact or [run for run in alike if key_of(run.name) == run.name] or alike
-    if not fitting and place is not None:
-        raise InputError(f"{place.folder}: holds no run that has ended")
+    exact = [run for run in alike if run.name == key]
+    fitting = exact or [run for run in alike if not _is_attempt(run)] or alike
     if not fitting:
         raise InputError(f"{what}: no run of this name in {results}; valid: {_some(ended)}")
     if len(fitting) > 1:
@@ -168,12 +165,13 @@ def run(what: str | None, results: Path) -> Path:
     return fitting[0]
 
 
-def _latest(runs: list[Path], *, rather_not_ok: bool) -> Path:
-    not_ok = [
-        run for run in runs if key_of(run.name) == run.name and RunDirectory(run).verdict() != "ok"
-    ]
-    candidates = not_ok if rather_not_ok and not_ok else runs
-    return max(candidates, key=lambda run: (run / _STATUS).stat().st_mtime)
+def _is_attempt(run: Path) -> bool:
+    """Tell whether a run was executed again since."""
+    return key_of(run.name) != run.name
+
+
+def _is_ok(run: Path) -> bool:
+    return RunDirectory(run).verdict() == "ok"
 
 
 def _refuse_empty(what: str | None) -> None:
@@ -182,7 +180,7 @@ def _refuse_empty(what: str | None) -> None:
 
 
 def _is_name(what: str, results: Path) -> bool:
-    """Whether an experiment of this name has results."""
+    """Tell whether an experiment of this name has results."""
     return run_directory.is_name(what) and (results / what).is_dir()
 
 

@@ -3,10 +3,9 @@
 import functools
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -18,10 +17,9 @@ from analysis.tables.rendering import to_csv, to_latex, to_text
 from testbed.cli import terminal
 from testbed.cli.places import Place
 from testbed.experiment.run import key_of
-from testbed.run import exporting, planning
+from testbed.run import exporting
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
-from testbed.verdict.gates import OF_THE_MACHINE
 
 _MANY = 50  # runs take so long to read that it is said
 _FEW = 3  # runs with damaged logs that are named; the page has all
@@ -67,44 +65,16 @@ def _show(paths: ReportPaths, console: Console) -> None:
         folder = shlex.quote(str(paths.index.parents[1]))
         again = f", ./lab run {folder} runs them" if paths.resumable else ""
         console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
-        for line in _of_invalid(paths, folder):
-            console.print(line)
-
-
-def _of_invalid(paths: ReportPaths, folder: str) -> list[str]:
-    """What can be done about invalid runs: wait, looser limits, or look at them."""
-    if not paths.beyond_limits:
-        return []
-    look = f"look at them, marked as invalid: ./lab report {folder} --include-invalid"
-    gates = ", ".join(f"{key} {words}" for key, words in paths.beyond_limits.items())
-    busy = OF_THE_MACHINE.intersection(paths.beyond_limits)
-    if not paths.resumable or not busy:  # another attempt ends the same, or a cause must be found
-        return [f"{paths.verdicts['invalid']} invalid ({gates}). Valid:", f"  {look}"]
-    waive = shlex.quote(f"limits.waive=[{','.join(paths.beyond_limits)}]")
-    stored = planning.selections(paths.index.parents[1])
-    name = _arguments(stored[0]) if stored else paths.experiment
-    lines = [
-        f"{paths.verdicts['invalid']} invalid ({gates}), as when others use the machine. Valid:",
-        f"  wait until it is idle (./lab check says so), then ./lab run {folder}",
-    ]
-    if len(busy) == len(paths.beyond_limits):  # else a cause must be found first
-        lines.append(f"  waive these gates, and say so: ./lab run {name} --set {waive} --out DIR")
-    return [*lines, f"  {look}"]
-
-
-def _arguments(selection: Mapping[str, Any]) -> str:
-    """The experiment and the options by which it was selected, as a shell takes them."""
-    words = [str(selection["name"])]
-    for key, value in selection.items():
-        if key != "name" and value:
-            option = "--set" if key == "settings" else f"--{key.replace('_', '-')}"
-            for item in value if isinstance(value, list) else [value]:
-                words += [option, str(item)]
-    return shlex.join(words)
+        if paths.beyond_limits:
+            gates = ", ".join(f"{key} {words}" for key, words in paths.beyond_limits.items())
+            console.print(
+                f"{paths.verdicts['invalid']} invalid ({gates}); look at them, marked as such: "
+                f"./lab report {folder} --include-invalid"
+            )
 
 
 def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
-    """A sentence for each run whose logs are not whole; of many for the first ones."""
+    """Make a sentence for every run whose logs are not whole; of many for the first ones."""
     lines = [f"the logs of {key} are not whole: {'; '.join(flaws)}" for key, flaws in damaged]
     more = len(lines) - _FEW
     return lines if more <= 0 else [*lines[:_FEW], f"the logs of {more} more runs are not whole"]
@@ -118,8 +88,11 @@ def keep(place: Place) -> None:
             folder = analysis.update_readme(place.results, name)
             terminal.say(console, f"kept: {folder}")
             refused, remarks = verification.of_commits(folder)
-            refuses = "./lab verify-results refuses these results"
-            for line in [*(f"{each}; {refuses}" for each in refused), *remarks]:
+            for line in refused:
+                terminal.say(
+                    console, f"caution: {line}; ./lab verify-results refuses these results"
+                )
+            for line in remarks:
                 terminal.say(console, f"caution: {line}")
     except ValueError as error:
         raise InputError(str(error)) from None

@@ -1,19 +1,36 @@
 """The verbs of `./lab`: each reads its input, calls one function and prints the result."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from testbed.cli import benchmarks
-from testbed.cli.options import AsJson, Execution, Out, Selection, Sweep, What, grouped, output_file
+from testbed.cli.options import (
+    AsJson,
+    Execution,
+    LabExecution,
+    Out,
+    Selection,
+    Sweep,
+    What,
+    grouped,
+    output_file,
+)
 from testbed.cli.terminal import console, say, show_table
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
 from testbed.shared.yaml_input import SUFFIXES
+
+if TYPE_CHECKING:
+    from analysis.comparison import Compared
+    from testbed.verdict.explanation import GateFinding
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,7 +81,7 @@ def check(as_json: AsJson = False) -> None:
 
     probed = capabilities.probe()
     if as_json:
-        document = {name: dataclasses.asdict(each) for name, each in probed.items()}
+        document = {name: dataclasses.asdict(capability) for name, capability in probed.items()}
         print(json.dumps(document, indent=2))
     else:
         screen = console()
@@ -95,21 +112,14 @@ def plan(
         bool, typer.Option("--yaml", help="print the experiment with all options and defaults")
     ] = False,
 ) -> None:
-    """Print an experiment's runs, numbers and topologies; execute and write nothing."""
-    from testbed.cli import choosing, execution, plan_view
-    from testbed.run import planning
+    """Print an experiment's runs, their time, numbers and topologies; execute nothing."""
+    from testbed.cli import plan
 
-    chosen = choosing.chosen(options, simulated=simulated)
+    chosen = plan.choose(options, simulated=simulated)
     if as_yaml:
-        plan_view.show_yaml(chosen)
-        return
-    screen = console()
-    remarks = execution.not_of_a_lab(chosen) if simulated else []
-    remarks += planning.check(chosen.results, chosen.runs)
-    _ = chosen.capture  # refuses unknown hosts
-    plan_view.show(chosen, screen)
-    for remark in remarks:
-        say(screen, remark)
+        plan.show_yaml(chosen)
+    else:
+        plan.show(chosen, console())
 
 
 @_verb(_BEGIN, "new topology my_topology    or, for a cluster: ./lab new keys DIR server worker-1")
@@ -130,7 +140,7 @@ def new(
     ] = None,
 ) -> None:
     """Write a commented file that runs, to begin something of your own; or keys for a cluster."""
-    from testbed.cli import new_file
+    from testbed.cli import maintenance
     from testbed.transport.net import keys
 
     if kind == "keys":
@@ -140,7 +150,7 @@ def new(
     elif sides:
         raise InputError(f"new: one word too many: {sides[0]}")
     else:
-        print("\n".join(new_file.write(kind, name)))
+        print("\n".join(maintenance.write_new(kind, name)))
 
 
 @_verb(_BEGIN, "schema > experiment.schema.json")
@@ -158,16 +168,16 @@ def docs(
     ] = None,
 ) -> None:
     """Build the documentation, which needs no network to read, and open it in a browser."""
-    from testbed.cli import upkeep
+    from testbed.cli import maintenance
 
-    page = upkeep.build_site(folder or upkeep.SITE)
-    if folder is not None or not upkeep.open_page(page):
+    page = maintenance.build_site(folder or maintenance.SITE)
+    if folder is not None or not maintenance.open_page(page):
         print(f"documentation: {page}")
 
 
 @_verb(_RUN, "run quick --congestion-control bbr --arms tcp-cubic --out /tmp/x")
 @grouped
-def run(options: Execution) -> None:
+def run(options: LabExecution) -> None:
     """Execute what of an experiment is not ok yet, print its main table, write its report."""
     from testbed.cli import execution
 
@@ -198,7 +208,7 @@ def watch(what: What = None, out: Out = RESULTS) -> None:
     runs = follow.Wanted(results=results, experiment=place.experiment, key=place.key)
     if anywhere and what is not None and Path(what).suffix not in SUFFIXES:
         under_way = follow.running(follow.Wanted())
-        place.require_known(each.directory.parent.name for each in under_way)
+        place.require_known(run.directory.parent.name for run in under_way)
     try:
         follow.watch(runs, console(highlight=False))
     except KeyboardInterrupt:
@@ -209,11 +219,11 @@ def watch(what: What = None, out: Out = RESULTS) -> None:
 @grouped
 def shell(selection: Selection) -> None:
     """Open Mininet's prompt inside an experiment's network, without training."""
-    from testbed.cli import choosing
+    from testbed.cli import plan
     from testbed.machine import capabilities
     from testbed.scripting import inside
 
-    runs = choosing.chosen(Sweep(**vars(selection))).selections[0].loaded()
+    runs = plan.choose(Sweep(**vars(selection))).selections[0].loaded()
     capabilities.require()
     raise typer.Exit(inside.open_prompt(runs[0].config()))
 
@@ -287,10 +297,39 @@ def compare(
     ] = None,
 ) -> None:
     """Compare two results of an experiment, such as a lab's and simulated ones, or two runs."""
-    from testbed.cli import places, results_view
+    from testbed.cli import places
 
-    folders = places.result(first, out), places.result(second, out)
-    results_view.compare(*folders, json_file, console())
+    one, two = places.result(first, out), places.result(second, out)
+    if (are_runs := places.is_run(one)) != places.is_run(two):
+        raise InputError(f"{one} and {two}: valid: two results of an experiment, or two runs")
+    from analysis import comparison  # imports what reads results, which takes a second
+    from analysis.data.metrics import in_table
+
+    compare_all = comparison.compare_runs if are_runs else comparison.compare
+    try:
+        compared = compare_all(comparison.evidence(one), comparison.evidence(two))
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    if json_file is not None:
+        document = comparison.document(str(one), str(two), compared)
+        json_file.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    headings = ("arm", "point", "metric", "first", "second", "second / first", "pairs")
+    shown = in_table("compared")  # `--json` has all
+    rows = (_compared_row(metric) for metric in compared if metric.metric in shown)
+    show_table(console(), headings, rows)
+
+
+def _compared_row(compared: Compared) -> list[str]:
+    from analysis.data.metrics import describe
+
+    point = ", ".join(f"{name} {value}" for name, value in compared.factors.items())
+    metric, ratio = describe(compared.metric), compared.ratio
+    unit = f" ({metric.unit})" if metric.unit in ("s", "bytes") else ""
+    shown = "-" if ratio.value is None else f"{ratio.value:.3f}"
+    if ratio.low is not None and ratio.high is not None:
+        shown += f" [{ratio.low:.3f}, {ratio.high:.3f}]"
+    numbers = [f"{compared.first:.5g}", f"{compared.second:.5g}", shown, str(ratio.n)]
+    return [compared.arm, point, metric.label + unit, *numbers]
 
 
 @_verb(_READ, "explain    or, of one run: ./lab explain dblp-s1-2c88bfb744")
@@ -305,9 +344,65 @@ def explain(
     out: Out = RESULTS,
 ) -> None:
     """Explain a run's verdict: what was measured, the evidence, likely causes, what to do."""
-    from testbed.cli import places, results_view
+    from testbed.cli import places
 
-    results_view.explain(places.run(run, out), console())
+    show_explanation(places.run(run, out), console())
+
+
+def show_explanation(directory: Path, console: Console) -> None:
+    """Print why a run ended as it did, and what to do."""
+    from testbed.verdict import explanation
+
+    run = explanation.explain(directory)
+    say(console, f"{directory.name}: {run.verdict}")
+    say(console, f"  {run.meaning}")
+    facts = {"reason": run.reason} if run.reason and not run.gates else {}
+    facts |= {"usual cause": run.causes, "what to do": run.remedy, "directory": str(run.directory)}
+    _facts(console, facts)
+    for gate in (*run.gates, *run.waived):
+        _show_gate(console, gate, directory)
+    if run.others:
+        say(console, "")
+        headings = ("other gates", "key", "outcome", "limit", "what is measured")
+        show_table(console, headings, map(_other_gate, run.others))
+    if run.log_end:
+        say(console, f"\n{directory / run.log} ends:")
+        for line in run.log_end:
+            say(console, f"  {line}")
+
+
+def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
+    record, about = gate.record, gate.about
+    value = f"{record['value']:.4g}" if record["value"] is not None else "not measured"
+    decides = record["decides"]
+    outcome = record["outcome"] + ("" if decides else ", but waived, so it does not decide")
+    say(console, f"\ngate '{about.title}' {outcome}: {record['name']}")
+    facts = {
+        "value": f"{value}; limit {record['limit']:g} (limits.{record['key']})",
+        "where": record["where"],
+        "note": record["note"],
+        "waived": record["waived"],
+        "measured": about.measured,
+        "evidence": f"{directory}/{about.evidence}",
+        "usual cause": about.causes if decides and record["outcome"] == "failed" else "",
+        "what to do": about.remedy if decides else "",
+    }
+    _facts(console, facts)
+
+
+def _other_gate(gate: GateFinding) -> tuple[str, ...]:
+    record, value = gate.record, gate.record["value"]
+    waived = record["waived"] and f"waived: {record['waived']}"
+    words = (record["name"], waived, record["note"] if value is None else "")
+    outcome = record["outcome"] + ("" if value is None else f": {value:.4g}")
+    remarks = "; ".join(filter(None, words))
+    return gate.about.title, record["key"], outcome, f"{record['limit']:g}", remarks
+
+
+def _facts(console: Console, facts: dict[str, str]) -> None:
+    for name, words in facts.items():
+        if words:
+            say(console, f"  {name + ':':13} {words}")
 
 
 @_verb(_READ, "capture --read runs/quick/RUN/pcap/server.pcap --transfer 28")
@@ -352,11 +447,11 @@ app.add_typer(benchmarks.app, name="bench", rich_help_panel=_LAB)
 )
 def test(context: typer.Context) -> None:
     """Run the linters and the tests, with --long also the longest; other arguments go to pytest."""
-    from testbed.cli import upkeep
+    from testbed.cli import maintenance
     from testbed.lab.kernel import privileges
 
     with privileges.regained():
-        status = upkeep.test(context.args)
+        status = maintenance.test(context.args)
     raise typer.Exit(status)
 
 
@@ -367,7 +462,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Show, then remove, what runs and labs left behind; or all results of one experiment."""
-    from testbed.cli import upkeep
+    from testbed.cli import maintenance
 
-    if not upkeep.clean(what, out, yes=yes):
+    if not maintenance.clean(what, out, yes=yes):
         raise typer.Exit(1)

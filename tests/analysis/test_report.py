@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -96,15 +95,8 @@ def test_the_last_lines_say_what_to_do_about_invalid_runs(tmp_path, in_process):
     words = ("report", "quick", "--out", tmp_path / "runs")
     status, out, _ = in_process(*words)
     assert status == 0
-    assert "2 invalid (cpu_others 0.76 over 0.25), as when others use the machine. Valid:" in out
-    folder = tmp_path / "runs" / "quick"
-    *_, wait, waive, look = out.splitlines()
-    assert wait.endswith(f"./lab run {folder}")
-    assert waive.endswith("./lab run quick --set 'limits.waive=[cpu_others]' --out DIR")
-    assert look.endswith(f"./lab report {folder} --include-invalid")
-    shown = shlex.split(waive.partition("./lab ")[2].replace("DIR", f"{tmp_path}/x"))
-    status, _, err = in_process(*shown, "--dry-run")  # what is shown is valid
-    assert status == 0, err
+    assert "2 invalid (cpu_others 0.76 over 0.25); look at them, marked as such: " in out
+    assert out.endswith(f"./lab report {tmp_path / 'runs' / 'quick'} --include-invalid\n")
     status, out, _ = in_process(*words, "--include-invalid")
     assert status == 0 and INVALID_INCLUDED in out and "84.8" in out
     status, _, err = in_process(*words, "--include-invalid", "--readme")

@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from testbed import experiment
-from testbed.cli import new_file
+from testbed.cli import maintenance
 from testbed.cli.verbs import app
 from testbed.shared.input_error import InputError
 from tests.examples.places import EXAMPLES
@@ -36,7 +36,7 @@ def commands(printed: str) -> list[list[str]]:
     ]
 
 
-@pytest.mark.parametrize("kind", new_file.KINDS)
+@pytest.mark.parametrize("kind", maintenance.KINDS)
 def test_a_new_part_is_planned_by_the_command_and_by_the_line_that_are_told(tmp_path, kind):
     printed = lab("new", kind, "my_part")
     assert printed.startswith("wrote my_part.py\n")
@@ -49,7 +49,7 @@ def test_a_new_part_is_planned_by_the_command_and_by_the_line_that_are_told(tmp_
     assert list(run.code) == [str(tmp_path / "my_part.py")]
 
     lab("new", "experiment", "mine")
-    told = yaml.safe_load(printed.splitlines()[1].partition("in an experiment: ")[2])
+    told = yaml.safe_load(printed.splitlines()[1].partition("in an experiment beside it: ")[2])
     if "training" in told:
         told["training"]["batch_size"] = 8
     document = yaml.safe_load((tmp_path / "mine.yaml").read_text()) | told
@@ -86,7 +86,7 @@ def test_what_a_new_experiment_suggests_in_comments_works(tmp_path):
 
 
 def test_every_example_begins_a_file_of_its_kind():
-    assert {new_file.example(kind) for kind in new_file.KINDS} == {
+    assert {maintenance.example(kind) for kind in maintenance.KINDS} == {
         path.stem for path in EXAMPLES.glob("own_*.py")
     }
 
@@ -101,7 +101,7 @@ def test_a_folder_and_the_ending_may_stand_in_the_name(tmp_path):
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "mine.py").write_text("precious")
     with pytest.raises(InputError, match=r"mine\.py: is there already; choose another name"):
-        new_file.write("order", "mine")
+        maintenance.write_new("order", "mine")
     assert (tmp_path / "mine.py").read_text() == "precious"
 
 
@@ -120,5 +120,5 @@ def test_nothing_is_overwritten(tmp_path):
 )
 def test_a_name_that_does_not_fit_is_one_line_and_nothing_is_written(tmp_path, kind, name, said):
     with pytest.raises(InputError, match=said):
-        new_file.write(kind, name)
+        maintenance.write_new(kind, name)
     assert not list(tmp_path.iterdir())

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from testbed.cli import execution
-from testbed.cli.choosing import Chosen
 from testbed.cli.options import Sweep
+from testbed.cli.plan import Chosen
 from testbed.machine import steadiness
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import write_json
@@ -30,7 +30,7 @@ def sized(monkeypatch, selection, *, reached=(1.0,)):
 
 
 def chosen(selection):
-    return Chosen(options=selection, results=Path("no-such"), selections=[selection])
+    return Chosen(results=Path("no-such"), selections=[selection])
 
 
 def test_a_machine_that_holds_the_rate_changes_nothing(monkeypatch):

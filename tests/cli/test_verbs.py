@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from testbed.__main__ import main
-from testbed.cli import upkeep
+from testbed.cli import maintenance
 from testbed.cli.terminal import show_table
 from tests.analysis.build import ResultsBuilder, edited
 
@@ -98,8 +98,6 @@ def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, in_process):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL)
     words = ("simulate", path, "--out", tmp_path / "out")
-    _, planned, _ = in_process(*words, "--dry-run")
-    assert "to do" in planned
     status, out, err = in_process(*words)
     assert status == 0, err
     assert "[1/1] dblp, seed 1: ok" in out
@@ -122,23 +120,23 @@ def test_plan_prints_the_numbers(tmp_path, monkeypatch, in_process):
     assert any(line.split()[0] == "dblp" and "138" in line.split() for line in numbers.splitlines())
 
 
-def test_a_dry_run_says_how_long_runs_take_and_whether_they_would_be_ended_and_makes_nothing(
+def test_a_plan_says_how_long_runs_take_and_whether_they_would_be_ended_and_makes_nothing(
     tmp_path, in_process
 ):
-    words = ("run", "quick", "--dry-run", "--out", str(tmp_path / "x"), "--arms", "dblp")
+    words = ("plan", "quick", "--out", str(tmp_path / "x"), "--arms", "dblp")
     status, out, _ = in_process(*words)
     assert status == 0 and "2 runs to do, about" in out and "caution" not in out
     limit = ("--seeds", "1", "--set", "limits.run_timeout_s=2")
-    *_, total, caution = in_process(*words, *limit)[1].splitlines()
-    assert total.startswith("1 run to do, about ")
-    assert caution.startswith("caution: 1 run takes longer than limits.run_timeout_s allows (2 s)")
+    out = in_process(*words, *limit)[1]
+    assert "\n1 run to do, about " in out
+    assert "\ncaution: 1 run takes longer than limits.run_timeout_s allows (2 s)" in out
     assert not list(tmp_path.iterdir())
 
 
 def test_a_table_of_very_many_runs_is_shortened(tmp_path, in_process):
     words = ("quick", "--arms", "dblp", "--seeds", "400", "--out", str(tmp_path))
     _, out, _ = in_process("plan", *words)
-    assert out.count("to do") == 16
+    assert out.count("  to do") == 16
     assert "384 more" in out
 
 
@@ -227,7 +225,7 @@ def test_words_are_whole_in_a_pipe(tmp_path):
     done = lab("list", **narrow)
     assert "Accuracy and latency against k = P_high - P_low, 20 to 80 points" in done.stdout
     label = "tcp-cubic@congestion_control=bbr"
-    done = lab("run", "quick", "--dry-run", "--arms", label, **narrow)
+    done = lab("plan", "quick", "--arms", label, **narrow)
     assert f"{label}-s1-" in done.stdout
     assert "\u2026" not in done.stdout
 
@@ -350,13 +348,13 @@ def test_the_resolved_yaml_of_an_experiment_has_the_same_runs(options, tmp_path,
 def test_all_steps_are_run_whatever_fails(monkeypatch, capfd):
     """`./lab test` names the steps that failed, and its status is right."""
     steps = {
-        name: (upkeep.sys.executable, "-c", f"print({name!r}); raise SystemExit({status})")
+        name: (maintenance.sys.executable, "-c", f"print({name!r}); raise SystemExit({status})")
         for name, status in (("first", 1), ("second", 0))
     }
-    monkeypatch.setattr(upkeep, "_STEPS", steps)
-    assert upkeep.test([]) == 1
+    monkeypatch.setattr(maintenance, "_STEPS", steps)
+    assert maintenance.test([]) == 1
     printed = capfd.readouterr()
     assert printed.out.splitlines()[1:] == ["== first", "first", "== second", "second"]
     assert printed.err == "lab: failed: first\n"
     steps.pop("first")
-    assert upkeep.test([]) == 0
+    assert maintenance.test([]) == 0

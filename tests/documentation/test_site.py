@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cli import upkeep
+from testbed.cli import maintenance
 from testbed.shared.yaml_input import InputError
 
 # What a browser loads by itself: an address in one of these places, but not that of a plain link.
@@ -26,7 +26,7 @@ _LOADED = (
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a site that was built with warnings as errors."""
     folder = tmp_path_factory.mktemp("site")
-    upkeep.build_site(folder)
+    maintenance.build_site(folder)
     return folder
 
 
@@ -61,9 +61,9 @@ def test_a_link_that_leads_nowhere_is_an_error(
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Here\n\n[There](there.md)\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: Broken\n")
-    monkeypatch.setattr(upkeep, "_ROOT", tmp_path)
+    monkeypatch.setattr(maintenance, "_ROOT", tmp_path)
     with pytest.raises(InputError, match="could not be built"):
-        upkeep.build_site(tmp_path / "site")
+        maintenance.build_site(tmp_path / "site")
     assert "there.md" in capfd.readouterr().err
 
 

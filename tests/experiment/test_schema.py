@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import progress
+from testbed.cli import execution
 from testbed.shared.yaml_input import InputError
 from tests.experiment.small import write
 
@@ -51,7 +51,7 @@ def test_what_preparation_finds_names_the_file(tmp_path):
     (tmp_path / "net.py").write_text("def other(): pass\n")
     runs = experiment.load(write(tmp_path, training={"model": "./net.py:build"}))
     with pytest.raises(InputError, match=r"small\.yaml: .*/net\.py: defines no 'build'"):
-        progress.meet_prerequisites(runs, Console(file=io.StringIO()))
+        execution.fetch_prerequisites(runs, Console(file=io.StringIO()))
 
 
 def test_more_seeds_keep_the_file_s_own_first(tmp_path):

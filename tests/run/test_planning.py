@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from testbed import experiment
-from testbed.cli import choosing, execution
-from testbed.cli.options import Execution, Sweep
+from testbed.cli import execution, plan
+from testbed.cli.options import LabExecution, Sweep
 from testbed.run import planning, runner
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import read_json, write_status
@@ -124,12 +124,12 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
     every = {each["key"] for each in read_json(out / "small" / "plan.json")["runs"]}
     assert len(every) == 4
     for name in ("small", str(out / "small")):
-        found = choosing.chosen(Sweep(name=name, out=out))
+        found = plan.choose(Sweep(name=name, out=out))
         assert {run.key for run in found.runs} == every
-    narrowed = choosing.chosen(Sweep(name=str(out / "small"), seeds=5))
+    narrowed = plan.choose(Sweep(name=str(out / "small"), seeds=5))
     assert narrowed.results == out
     assert len(narrowed.runs) == 10
-    assert len(choosing.chosen(Sweep(name=path, out=out)).runs) == 4  # what the file says
+    assert len(plan.choose(Sweep(name=path, out=out)).runs) == 4  # what the file says
 
 
 def test_further_options_come_on_top_of_what_was_planned(tmp_path):
@@ -139,13 +139,13 @@ def test_further_options_come_on_top_of_what_was_planned(tmp_path):
     for name, results in ((str(out / "small"), tmp_path), ("small", out)):
         more = Sweep(name=name, seeds=3, out=results)
         more.require(results)
-        found = choosing.chosen(more)
+        found = plan.choose(more)
         assert found.results == out
         assert {(run.arm, run.seed, run.experiment.rounds) for run in found.runs} == {
             ("dblp", seed, 30) for seed in (1, 2, 3)
         }
         other = Sweep(name=name, arms="fixed-low", settings=["rounds=40"], out=results)
-        (run,) = choosing.chosen(other).runs
+        (run,) = plan.choose(other).runs
         assert (run.arm, run.seed, run.experiment.rounds) == ("fixed-low", 1, 40)
     with pytest.raises(InputError, match="unknown experiment 'small'"):
         Sweep(name="small").require(tmp_path)
@@ -156,8 +156,8 @@ def test_done_runs_are_not_run_again_and_not_recorded_unsaid(tmp_path):
     runs = experiment.load(path, arms=["dblp"], seeds=1)
     planning.extend(out, runs)
     measure(out, runs)
-    options = Execution(name=path, arms="dblp", seeds=1, out=out, pcap="server")
+    options = LabExecution(name=path, arms="dblp", seeds=1, out=out, pcap="server")
     with pytest.raises(InputError, match=r"--pcap: 1 of these runs .* not be recorded"):
         execution.run(options)
     with pytest.raises(InputError, match="unknown host 'worker-77'"):
-        execution.run(replace(options, pcap="worker-77", dry_run=True))
+        execution.run(replace(options, pcap="worker-77"))

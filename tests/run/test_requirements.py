@@ -8,7 +8,7 @@ import yaml
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import plan_view
+from testbed.cli import plan
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
 from testbed.transport import presets
@@ -50,13 +50,13 @@ def test_runs_that_are_unsupported_here_are_not_to_do(tmp_path):
     def lines_of(text, arm):
         return [line.split() for line in text.splitlines() if f" {arm} " in line]
 
-    listed = shown(plan_view.show_runs, runs)
+    listed = shown(plan.show_runs, runs)
     (dblp,), (tcp,) = (lines_of(listed, arm) for arm in ("dblp", "tcp-reno"))
     assert dblp[-2:] == ["to", "do"] and tcp[-2:] == ["unsupported", "here"]
     assert "unsupported here: tcp-reno: sender-drop: the kernel sends the packets of TCP" in listed
-    assert "1 run to do, about " in shown(plan_view.show_time, runs)
+    assert "1 run to do, about " in shown(plan.show_time, runs)
     others = [run for run in runs if run.arm != "dblp"]
-    assert not shown(plan_view.show_time, others)
+    assert not shown(plan.show_time, others)
 
 
 @pytest.mark.parametrize(

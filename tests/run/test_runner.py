@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import progress as progress_display
+from testbed.cli import execution
 from testbed.lab import sandbox
 from testbed.machine import clean
 from testbed.run import runner
@@ -130,7 +130,7 @@ def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch, was_
 def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, monkeypatch):
     ending(monkeypatch, "invalid", "failed")
     screen = io.StringIO()
-    with progress_display.runs_shown(Console(file=screen, width=60), 1) as shown:
+    with execution.progress_shown(Console(file=screen, width=60), 1) as shown:
         record = shown.begin(run.label)
         for outcome in runner.attempts(tmp_path, run, record, retries=2):
             if outcome.verdict == "invalid":
@@ -142,9 +142,9 @@ def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, mo
 
 def test_without_a_terminal_rounds_are_lines_and_a_long_one_is_told_to_go_on(monkeypatch):
     now_s = [0.0]
-    monkeypatch.setattr(progress_display.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(execution.time, "monotonic", lambda: now_s[0])
     screen = io.StringIO()
-    with progress_display.runs_shown(Console(file=screen, width=200), 2) as shown:
+    with execution.progress_shown(Console(file=screen, width=200), 2) as shown:
         shown.begin("dblp, seed 1")
         for at_s, record in (
             (1, {"round": 1, "rounds": 4}),  # soon after the begin nobody waits for a line

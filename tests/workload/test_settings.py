@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import plan_view
+from testbed.cli import plan
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
 
@@ -56,9 +56,9 @@ def test_programs_need_no_rounds_no_arms_and_no_training(tmp_path: Path) -> None
     assert commands(run) == {"server": ["true", "-s"], "worker-1": ["true", "-c", "server"]}
 
 
-def test_a_dry_run_without_time_limits_says_that_nobody_knows_the_time(tmp_path: Path) -> None:
+def test_a_plan_without_time_limits_says_that_nobody_knows_the_time(tmp_path: Path) -> None:
     written = io.StringIO()
-    plan_view.show_time(tmp_path, load(tmp_path, SMALL), Console(file=written, width=200))
+    plan.show_time(tmp_path, load(tmp_path, SMALL), Console(file=written, width=200))
     (total,) = written.getvalue().splitlines()
     assert total == "1 run to do; how long is unknown before one like it has ended"
 
