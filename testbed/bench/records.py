@@ -37,8 +37,8 @@ from scipy.special import stdtrit
 from testbed.bench.cases import GLOO, OURS, Case
 from testbed.lab.kernel import privileges
 from testbed.run import manifest
-from testbed.transport.native import HOT_PATH
 from testbed.transport.layout import PayloadLayout
+from testbed.transport.native import HOT_PATH
 from testbed.transport.wire import wire_bytes
 
 NARROW = 0.1  # the ends of a narrow interval are at most this far from the median, as a share
