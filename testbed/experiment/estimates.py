@@ -1,4 +1,4 @@
-"""Predicts runs: numbers that do not depend on a machine's speed, how long they take, and disk.
+"""Predicts runs: numbers that do not depend on a machine's speed, and how long they take.
 
 Times are those of a network without loss in the phase that is not critical, both legs one after the
 other, and computing is not counted. Finished runs that differ in the seed alone replace them.
@@ -18,17 +18,13 @@ from typing import Any, NamedTuple
 import topologies
 from testbed.experiment import Run
 from testbed.lab import paths
-from testbed.shared import run_directory, sizes
+from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.training import datasets, models
 from testbed.transport import Leg, PayloadLayout, wire
 from testbed.transport.net.tcp import compression_of
 
 _LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
-# Of a run's directory, measured on runs of `quick`: what is always there; samples of a link's end
-# and a worker's flows; a round's events, and those of a worker in it.
-_FIXED_BYTES, _LINK_END_BYTES_PER_S, _WORKER_BYTES_PER_S = 45_000, 590, 7_000
-_ROUND_BYTES, _WORKER_BYTES = 550, 2_200
 _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
     "digits": (models.DIGITS_CLASSES, models.DIGITS_SHAPE),
     "cifar10": (10, (3, 32, 32)),
@@ -48,10 +44,9 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """What one run takes: the mean of `earlier` runs, or a prediction where that is 0."""
+    """The time of one run: the mean of `earlier` runs, or a prediction where that is 0."""
 
     run_s: float | None  # None where nobody can tell: programs without limits, virtual time
-    disk_bytes: float  # without captures
     earlier: int = 0
     computing: bool = True  # whether the time for it is in it
 
@@ -84,16 +79,15 @@ def _way(document: str) -> _Way:
 
 
 class Prediction:
-    """What follows from a run's configuration; the time of an iteration may be measured."""
+    """What follows from a run's configuration."""
 
     def __init__(self, run: Run) -> None:
-        """Reads the layers of the run's model."""
         self._run, self._experiment = run, run.experiment
         self.layout = _layout(run)
         self._way = _way(self._experiment.topology.model_dump_json())
         self._whole_bytes = wire.wire_bytes(self.layout.chunk_count, self.layout.chunk_bytes)
         self._workers, self._rounds = self._experiment.topology.workers, self._experiment.rounds
-        self._given_s = float(getattr(self._experiment.training.pace, "compute_s", 0.0))
+        self._compute_s = float(getattr(self._experiment.training.pace, "compute_s", 0.0))
 
     @property
     def numbers(self) -> Numbers:
@@ -108,43 +102,34 @@ class Prediction:
             chunks=self.layout.chunk_count,
             rtt_over_transfer=way.rtt_s * way.share_bps / (8 * self._whole_bytes),
             queue_over_bdp=way.queue_bytes / bdp_bytes if bdp_bytes else None,
-            communication_share=None if is_real else both_s / (both_s + self._given_s),
+            communication_share=None if is_real else both_s / (both_s + self._compute_s),
             passes=passes,
             round_bytes=round(sum(map(self._needed_bytes, Leg))) * self._workers,
         )
 
     @property
     def communication_s(self) -> float:
-        """How long the two legs of a calm round take."""
+        """The time of the two legs of a calm round."""
         sending_bps = self._way.share_bps * min(1.0, self._experiment.transport.pace)
         return sum(self._needed_bytes(leg) * 8 / sending_bps + self._way.rtt_s for leg in Leg)
 
     @property
     def training_s(self) -> float:
-        """All rounds without what is computed, and what is sent again in bursts of loss."""
+        """The time of all rounds, and of what bursts of loss have sent again."""
         leg_s = self._needed_bytes(Leg.GATHER) * 8 / self._way.share_bps
         again_s = sum(
             min(longest_s, leg_s * q / (1 - q) if q < 1 else math.inf)
             for q, longest_s in self._bursts()
         )
-        return self._rounds * (self._given_s + self.communication_s) + again_s
+        return self._rounds * (self._compute_s + self.communication_s) + again_s
 
     def duration(self) -> Duration:
-        """The whole, with the lab; nobody knows what a simulation takes."""
-        training, simulated = self._experiment.training, self._run.simulated
-        lab_s = 0.0 if simulated else self.training_s
-        weights = 0 if training.pace.kind == "payload-only" else self.layout.element_count
-        events_bytes = self._rounds * (_ROUND_BYTES + self._workers * _WORKER_BYTES)
-        disk_bytes = _samples_bytes(self._run, lab_s) + events_bytes
-        disk_bytes += self._workers * (4 * weights + _WORKER_BYTES_PER_S * lab_s)
-        return Duration(
-            run_s=None if simulated else _LAB_S + lab_s,
-            disk_bytes=disk_bytes,
-            computing=training.pace.kind != "real",
-        )
+        """Predict the whole run, with the lab; nobody knows what a simulation takes."""
+        run_s = None if self._run.simulated else _LAB_S + self.training_s
+        return Duration(run_s=run_s, computing=self._experiment.training.pace.kind != "real")
 
     def _needed_bytes(self, leg: Leg) -> float:
-        """The bytes of frames that one transfer of a calm round sends."""
+        """Count the bytes of frames that one transfer of a calm round sends."""
         compression, sent = compression_of(self._run.protocol), 1.0
         if compression is not None:
             whole_bytes = self.layout.chunk_count * self.layout.chunk_bytes
@@ -155,7 +140,7 @@ class Prediction:
         return self._run.protocol.policy(leg).tolerance(critical=False)
 
     def _bursts(self) -> Iterator[tuple[float, float]]:
-        """Of each burst of random loss, the share, and how much longer it may make a leg."""
+        """Yield the share of every burst of random loss, and how much longer it may make a leg."""
         for impairment in self._experiment.resolved_impairments(self._run.seed):
             if impairment["kind"] not in ("loss", "sender-drop") or not impairment.get("q"):
                 continue
@@ -171,7 +156,7 @@ _layouts: dict[str, PayloadLayout] = {}
 
 
 def _layout(run: Run) -> PayloadLayout:
-    """The payload of one transfer, without loading data where its shape is known beforehand."""
+    """Lay out one transfer, without loading data where their shape is known beforehand."""
     training, chunk_bytes = run.experiment.training, run.experiment.transport.chunk_bytes
     key = f"{training.model_dump_json()} {chunk_bytes} {run.folder}"
     if key in _layouts:
@@ -199,67 +184,56 @@ def of_runs(results: Path, runs: Sequence[Run]) -> list[Duration]:
     earlier = _earlier(results / runs[0].experiment.name)
 
     def estimate(run: Run) -> Duration:
-        if took := earlier.get(_kind(run.config())):
-            wall_s, size_bytes = map(statistics.fmean, zip(*took, strict=True))
-            return Duration(run_s=wall_s, disk_bytes=size_bytes, earlier=len(took))
+        if took_s := earlier.get(_kind(run.config())):
+            return Duration(run_s=statistics.fmean(took_s), earlier=len(took_s))
         if run.experiment.trains:
             return Prediction(run).duration()
         programs = [program for program in run.programs.programs if not program.service]
         limits_s = [program.time_limit_s for program in programs]
         if None in limits_s:
-            return Duration(run_s=None, disk_bytes=_samples_bytes(run, 0.0))
-        limit_s = max(filter(None, limits_s))
-        return Duration(run_s=limit_s + _LAB_S, disk_bytes=_samples_bytes(run, limit_s))
+            return Duration(run_s=None)
+        return Duration(run_s=max(filter(None, limits_s)) + _LAB_S)
 
     return list(map(estimate, runs))
 
 
-def _samples_bytes(run: Run, run_s: float) -> float:
-    link_ends = 2 * len(topologies.build(run.experiment.topology).link_options())
-    return _FIXED_BYTES + _LINK_END_BYTES_PER_S * link_ends * run_s
-
-
 def total(durations: Sequence[Duration], *, at_once: int = 1) -> str:
-    """Say in one sentence how long all of them take, so many at once, and how much disk."""
-    known = [duration for duration in durations if duration.run_s is not None]
-    runs_s = [duration.run_s or 0.0 for duration in known]
+    """Say in one sentence how long all of them take, so many at once."""
+    predicted = [duration for duration in durations if duration.run_s is not None]
+    runs_s = [duration.run_s or 0.0 for duration in predicted]
     runs = "1 run" if len(durations) == 1 else f"{len(durations)} runs"
-    if not known:
+    if not predicted:
         return f"{runs} to do; how long is unknown before one like it has ended"
     about = in_words(max(sum(runs_s) / at_once, *runs_s))
-    if len(known) < len(durations):
-        about += f" for {len(known)} of them"
-    disk = sizes.in_words(sum(duration.disk_bytes for duration in known))
+    if len(predicted) < len(durations):
+        about += f" for {len(predicted)} of them"
     earlier = sum(duration.earlier > 0 for duration in durations)
-    counts = {"from earlier runs": earlier, "predicted": len(known) - earlier}
+    counts = {"from earlier runs": earlier, "predicted": len(predicted) - earlier}
     sources = [f"{count} {source}" for source, count in counts.items() if count > 0]
-    if not all(duration.computing for duration in known):
+    if not all(duration.computing for duration in predicted):
         sources.append("computing not counted")
-    return f"{runs} to do, about {about} and {disk} on disk ({', '.join(sources)})"
+    return f"{runs} to do, about {about} ({', '.join(sources)})"
 
 
-def in_words(duration_s: float | None) -> str:
-    """A duration with the two digits that an estimate deserves."""
-    if duration_s is None:
-        return "unknown"
+def in_words(duration_s: float) -> str:
+    """Write a duration with the two digits that an estimate deserves."""
     if duration_s < 90:
         return f"{duration_s:.0f} s"
     return f"{duration_s / 60:.0f} min" if duration_s < 7200 else f"{duration_s / 3600:.3g} h"
 
 
-def _earlier(folder: Path) -> dict[str, list[tuple[float, float]]]:
-    """Kind of run -> wall time in seconds and size in bytes of those that ran to their end."""
-    took: dict[str, list[tuple[float, float]]] = {}
+def _earlier(folder: Path) -> dict[str, list[float]]:
+    """Map kinds of runs to the wall times of those that ran to their end."""
+    took_s: dict[str, list[float]] = {}
     for path in sorted(folder.glob("*/status.json")):
         status = run_directory.read_or_empty(path)  # the report tells of damaged directories
         config = run_directory.read_or_empty(path.with_name("config.json"))
         if config and status.get("verdict") in ("ok", "invalid") and status.get("wall_s"):
-            size_bytes = sizes.bytes_below(path.parent)
-            took.setdefault(_kind(config), []).append((float(status["wall_s"]), float(size_bytes)))
-    return took
+            took_s.setdefault(_kind(config), []).append(float(status["wall_s"]))
+    return took_s
 
 
 def _kind(config: dict[str, Any]) -> str:
-    """The configuration without the seed and what is drawn from it: equal for equal durations."""
+    """Return the configuration without the seed and what is drawn from it."""
     drawn = ("seed", "key", "impairments", "schema", "folder", "profile", "capture", "limits")
     return json.dumps({key: config[key] for key in config if key not in drawn}, sort_keys=True)
