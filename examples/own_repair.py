@@ -13,7 +13,7 @@ from testbed.transport.repair.selective import SelectiveSender
 
 class LostLastSender(SelectiveSender):
     lost_first = False
-    certain = SelectiveSender.certain  # what it promises holds here too: see its docstring
+    plannable = SelectiveSender.plannable  # what may be planned is the same: see its docstring
 
 
 @dataclass(frozen=True, kw_only=True)

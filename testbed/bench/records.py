@@ -38,7 +38,7 @@ from testbed.bench.cases import GLOO, OURS, Case
 from testbed.lab.kernel import privileges
 from testbed.run import manifest
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.native import HOT_PATH
+from testbed.transport.native.fast_path import FAST_PATH
 from testbed.transport.wire import wire_bytes
 
 NARROW = 0.1  # the ends of a narrow interval are at most this far from the median, as a share
@@ -225,7 +225,7 @@ def machine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "compiled": HOT_PATH.compiled,
+        "compiled": FAST_PATH.compiled,
         "load_average": os.getloadavg(),
         "receive_buffer_max_bytes": int(Path("/proc/sys/net/core/rmem_max").read_text()),
         "user_namespace": not privileges.may_be_root(),

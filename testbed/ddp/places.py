@@ -23,9 +23,8 @@ from testbed.ddp.settings import Settings, difference
 from testbed.shared.input_error import InputError, shown
 from testbed.transport import Credentials
 from testbed.transport.net import keys
-from testbed.transport.net.addresses import resolve
-from testbed.transport.net.path_mtu import largest_chunk_bytes, path_mtu_bytes
-from testbed.transport.net.sealing import TAG_BYTES
+from testbed.transport.net.addresses import largest_chunk_bytes, path_mtu_bytes, resolve
+from testbed.transport.net.tls import TAG_BYTES
 
 _SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
 _NAME_BYTES = 16

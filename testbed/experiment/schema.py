@@ -33,7 +33,7 @@ from testbed.training import phases, prerequisites
 from testbed.training.phases import AnyPhases
 from testbed.training.prerequisites import Need
 from testbed.training.settings import Training
-from testbed.transport.net import path_mtu
+from testbed.transport.net.addresses import largest_chunk_bytes
 from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.presets import REGISTRIES
 from testbed.verdict.gates import Limits
@@ -111,7 +111,7 @@ class Transport(Section):
     @field_validator("chunk_bytes")
     @classmethod
     def _fits_a_frame(cls, chunk_bytes: int) -> int:
-        largest = path_mtu.largest_chunk_bytes(LAB_MTU_BYTES)
+        largest = largest_chunk_bytes(LAB_MTU_BYTES)
         if chunk_bytes > largest:
             raise ValueError(
                 f"the lab's links carry packets of {LAB_MTU_BYTES} bytes, headers included; "

@@ -31,7 +31,7 @@ from testbed.lab.paced_frames import PacedFrames
 from testbed.lab.sandbox import SandboxError
 from testbed.shared.messages import Messages
 from testbed.shared.yaml_input import InputError
-from testbed.transport.native import WHY_NONE
+from testbed.transport.native.fast_path import WHY_NONE
 from testbed.transport.wire import DATA_PORTS
 
 TCP_CONGESTION_CONTROLS = ("cubic", "reno", "bbr", "dctcp", "vegas", "htcp", "westwood")

@@ -5,7 +5,7 @@
 `endpoint` joins a server and its workers, for programs that block: `tasks` runs these. Imports
 numpy, greenlet and the transport. Add a kind of link to `link`.
 
-Three things keep events few. A sender's routine goes ahead as one train (`party.Ahead`), until
+Three things keep events few. A sender's plan goes ahead as one train (`party.Ahead`), until
 something happens to it. A link serves what has come when someone looks at what lies behind it. A
 receiver looks when something may have come that counts.
 """

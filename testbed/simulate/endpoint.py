@@ -21,11 +21,11 @@ from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.errors import PeerLost
 from testbed.transport.events import Announced, Event, PeerGone, TransferDone, TransferReport
-from testbed.transport.hot_path import HotPath
+from testbed.transport.fast_path import FastPath
 from testbed.transport.joining import SERVER, Admission, Newcomer
 from testbed.transport.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.messages import Hello, Welcome
-from testbed.transport.native import HOT_PATH
+from testbed.transport.native.fast_path import FAST_PATH
 from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Handle
@@ -143,7 +143,7 @@ class World:
         self.tasks = tasks
         self._ways = ways
         self._arrivals = arrivals
-        self._hot_path = HOT_PATH if contents else headers.HEADERS_ALONE or HOT_PATH
+        self._fast_path = FAST_PATH if contents else headers.HEADERS_ALONE or FAST_PATH
         self._endpoints: dict[str, Endpoint] = {}
         self._settings: dict[str, ConnectionSettings] = {}
         self._opened: list[Signal] = []
@@ -157,7 +157,7 @@ class World:
         """The server waits for all workers, a worker joins the server."""
         name, config = endpoint.config.name, endpoint.config
         self._endpoints[name] = endpoint
-        self._settings[name] = _settings(config, self._hot_path)
+        self._settings[name] = _settings(config, self._fast_path)
         if name == SERVER:
             self.cluster = Cluster(
                 self.simulation,
@@ -178,7 +178,7 @@ class World:
     def _path(self, side: str) -> SendingPath:
         config = self._endpoints[side].config
         path = _sending_path(config)
-        if self._hot_path is headers.HEADERS_ALONE:
+        if self._fast_path is headers.HEADERS_ALONE:
             path.frames = headers.room(len(path.frames), config.layout.chunk_bytes)
         return path
 
@@ -188,10 +188,10 @@ class World:
             self.simulation,
             connection,
             way,
-            gather_s=math.inf,
+            coalesce_s=math.inf,
             measured=endpoint.measured,
             arrivals=self._arrivals[side],
-            routine=self._ahead,
+            ahead=self._ahead,
             more_header_bytes=_more_header_bytes(endpoint.config),
         )
         endpoint.add(party)
@@ -260,7 +260,7 @@ def _compressed(config: EndpointConfig) -> Compressed | None:
     return None if compression is None else Compressed(compression, config.layout)
 
 
-def _settings(config: EndpointConfig, hot_path: HotPath) -> ConnectionSettings:
+def _settings(config: EndpointConfig, fast_path: FastPath) -> ConnectionSettings:
     protocol, compressed = config.protocol, _compressed(config)
     return ConnectionSettings(
         session=config.session,
@@ -270,7 +270,7 @@ def _settings(config: EndpointConfig, hot_path: HotPath) -> ConnectionSettings:
         peer_timeout_s=config.peer_timeout_s,
         late_s=config.late_s,
         transfers_in_flight=config.transfers_in_flight,
-        hot_path=hot_path,
+        fast_path=fast_path,
     )
 
 
@@ -452,6 +452,6 @@ class Endpoint:
         name = self.config.protocol.congestion_control
         used = {
             "congestion_control": f"{name}(model)" if _is_tcp(self.config) else name,
-            "compiled": HOT_PATH.compiled,
+            "compiled": FAST_PATH.compiled,
         }
         return dict.fromkeys(self._parties, used)

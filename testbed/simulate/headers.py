@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.hot_path import HotPath
-from testbed.transport.native import HOT_PATH
-from testbed.transport.native.hot_path import CompiledComposer, CompiledPlacement
+from testbed.transport.fast_path import FastPath
+from testbed.transport.native.fast_path import FAST_PATH, CompiledComposer, CompiledPlacement
 from testbed.transport.wire import HEADER_BYTES
 
 
@@ -54,6 +53,6 @@ class HeaderPlacement(CompiledPlacement):
         self.rows = rows
 
 
-HEADERS_ALONE: HotPath | None = None
-if HOT_PATH.compiled:
-    HEADERS_ALONE = HOT_PATH._replace(composer=HeaderComposer, placement=HeaderPlacement)
+HEADERS_ALONE: FastPath | None = None
+if FAST_PATH.compiled:
+    HEADERS_ALONE = FAST_PATH._replace(composer=HeaderComposer, placement=HeaderPlacement)

@@ -33,7 +33,7 @@ _FIRST_TIMEOUT_S = 1.0  # before a round trip is known (RFC 6298, section 2)
 _PROBE_SLACK_S = 0.002
 # Segments gather for so long before they are acknowledged: an ACK for every two segments, as TCP
 # has, would cost the simulation as much as dozens of segments.
-_GATHER_S = 2e-3
+_COALESCE_S = 2e-3
 _ACK_INTERVAL_S, _ACK_OVERHEAD = 1e-4, 1.0  # so all that has gathered is acknowledged at once
 
 
@@ -171,7 +171,7 @@ class TcpSender(AcknowledgedSender):
 class TcpReceiver(AcknowledgingReceiver):
     """Acknowledges all that has gathered."""
 
-    gather_s = _GATHER_S
+    coalesce_s = _COALESCE_S
 
     def on_arrivals(self, stamps: NDArray[np.uint32], now_s: float, attentive: bool) -> None:
         # That it has gathered is part of the round trip, as it is where ACKs are delayed.

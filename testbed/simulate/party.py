@@ -14,8 +14,8 @@ from testbed.simulate.link import Batch, Link, Pool, Train, depart
 from testbed.simulate.way import Way
 from testbed.transport.connection import Connection
 from testbed.transport.events import Event
+from testbed.transport.fast_path import SendPlan
 from testbed.transport.pacing import Pacer
-from testbed.transport.routine import Departures
 from testbed.transport.settings import LeaveOut
 from testbed.transport.wire import HEADER_BYTES, WIRE_OVERHEAD_BYTES
 
@@ -70,22 +70,22 @@ def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
 
 
 class Ahead:
-    """The routine of a sender (`testbed.transport.routine`), sent ahead as one train."""
+    """The `SendPlan` of a sender, sent ahead as one train."""
 
     batch: Batch  # on the links; whoever made it sets it
 
-    def __init__(self, departures: Departures, now_s: float) -> None:
-        self._departures = departures
-        composer = departures.composer
-        count = min(len(departures.chunks), _MOST_AHEAD)
-        beyond = departures.beyond + len(departures.chunks) - count
-        self._schedule = schedule(departures.pacer, now_s, count, beyond)
+    def __init__(self, plan: SendPlan, now_s: float) -> None:
+        self._plan = plan
+        composer = plan.composer
+        count = min(len(plan.chunks), _MOST_AHEAD)
+        beyond = plan.beyond + len(plan.chunks) - count
+        self._schedule = schedule(plan.pacer, now_s, count, beyond)
         self.times_s = self._schedule.times_s.repeat(self._schedule.sizes)  # of departure
         count = len(self.times_s)
         room, parts = len(composer.frames), []
         for begin in range(0, count, room):
-            chunks = departures.chunks[begin : min(count, begin + room)]
-            composer.compose(chunks, departures.first + begin, ask=0)
+            chunks = plan.chunks[begin : min(count, begin + room)]
+            composer.compose(chunks, plan.first + begin, ask=0)
             parts.append(headers.kept(composer.frames[: len(chunks)]))
         self.frames = parts[0] if len(parts) == 1 else np.concatenate(parts or [_NOTHING])
         self.size_bytes = composer.frames.shape[1]
@@ -102,11 +102,11 @@ class Ahead:
         self.batch.recall(now_s)
         if not count:
             return len(self.times_s)
-        pacer = self._departures.pacer
+        pacer = self._plan.pacer
         pacer.tokens = tokens[count - 1] if count <= len(tokens) else 0.0
         pacer.refilled_s = float(times_s[count - 1])
         sent = list(zip(sizes[:count].tolist(), times_s[:count].tolist(), strict=True))
-        connection.outgoing.departed(self._departures, sent)
+        connection.outgoing.on_plan_sent(self._plan, sent)
         return int(sizes[count:].sum())
 
 
@@ -119,14 +119,14 @@ class Party:
         connection: Connection,
         way: Way,
         *,
-        gather_s: float = 0.0,
+        coalesce_s: float = 0.0,
         measured: bool = False,
         arrivals: Arrivals | None = None,
-        routine: bool = False,
+        ahead: bool = False,
         more_header_bytes: int = 0,
     ) -> None:
-        """Without `arrivals` it is its host's only connection; `gather_s` is as of a connection."""
-        # With `routine` what is sent goes ahead, and what comes is read when it counts.
+        """Without `arrivals` it is its host's only connection."""
+        # With `ahead` a plan's datagrams are sent at once, and what comes is read when it counts.
         self.connection = connection
         self.way = way  # to the other side
         self.other: Party | None = None  # before `link_up`, and once the stream is cut
@@ -139,9 +139,9 @@ class Party:
         self.inbox = Pool()  # what arrives, until it is read
         self.arrivals = arrivals or Arrivals(simulation)
         self._simulation = simulation
-        self._gather_s = gather_s
+        self._coalesce_s = coalesce_s
         self._measured = measured
-        self._routine = routine
+        self._sends_ahead = ahead
         self._header_bytes = WIRE_OVERHEAD_BYTES + more_header_bytes
         self._busy_until_s = -math.inf
         self._deadline_s = -math.inf
@@ -213,7 +213,7 @@ class Party:
         if self._ahead is not None:  # who was told may have given it work, and let it work
             self._settle()
         going = self._go_ahead()
-        deadline_s = connection.next_deadline_s(now_s, departing=going)
+        deadline_s = connection.next_deadline_s(now_s, planned=going)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         if deadline_s is not None:
             self._alarm.by(deadline_s)
@@ -223,12 +223,12 @@ class Party:
         """Sends ahead what goes if nothing happens; returns whether there is any."""
         way, now_s = self.way, self._simulation.now_s
         plain = way.fate is None and self.leave_out is None
-        if not (self._routine and plain) or self.other is None:
+        if not (self._sends_ahead and plain) or self.other is None:
             return False
-        departures = self.connection.departures()
-        if departures is None:
+        plan = self.connection.send_plan()
+        if plan is None:
             return False
-        ahead = Ahead(departures, now_s)
+        ahead = Ahead(plan, now_s)
         if not len(ahead.times_s):
             return False
         self._ahead = ahead
@@ -272,7 +272,9 @@ class Party:
     @property
     def _needed(self) -> float:
         """How many datagrams may come until one counts, if it is not known that all do."""
-        return max(1.0, self.connection.incoming.indifferent) if self._routine else 1.0
+        return (
+            max(1.0, self.connection.incoming.datagrams_until_action) if self._sends_ahead else 1.0
+        )
 
     def _due_s(self) -> float:
         """Before this time nothing comes that counts, or nobody reads it."""
@@ -361,11 +363,11 @@ class Party:
             connection.on_datagrams(frames[1:], float(times_s[-1]))
             return
         # Without gathering, each is read as it comes, also of those that come at once.
-        at_once = len(frames) if waited or self._gather_s else 1
+        at_once = len(frames) if waited or self._coalesce_s else 1
         for first in range(0, len(frames), at_once):
             part = frames[first : first + at_once]
             connection.on_datagrams(part, now_s, waited=waited)
-        if rest_s := connection.gather_s(self._gather_s, measured=self._measured):
+        if rest_s := connection.coalesce_s(self._coalesce_s, measured=self._measured):
             self.unread_until_s = now_s + rest_s
 
     def _take(self, now_s: float) -> tuple[Frames, NDArray[np.float64]]:

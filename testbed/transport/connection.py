@@ -1,6 +1,6 @@
 """Everything between "bytes arrived at time t" and "send these bytes, wake me at t'", for one peer.
 
-`docs/concepts/connection.md` explains it; `net.link` drives it. Datagrams are handed over before
+`docs/concepts/connection.md` explains it; `net.driver` drives it. Datagrams are handed over before
 what came later on the control stream; what `control()` says goes before the data that are offered.
 `waited=True`: input lay in a socket for an unknown time, and gives no sample of the round trip.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Announced, Event, Joined, PeerGone, Started
-from testbed.transport.hot_path import Arrivals
+from testbed.transport.fast_path import Arrivals, ReceivePlan, SendPlan
 from testbed.transport.messages import (
     ControlMessage,
     ControlParser,
@@ -27,7 +27,6 @@ from testbed.transport.messages import (
     reason_message,
 )
 from testbed.transport.receiver import Incoming
-from testbed.transport.routine import Departures, Expected
 from testbed.transport.sender import Outgoing
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import (
@@ -205,20 +204,22 @@ class Connection:
         if self.incoming.on_datagrams(frames, now_s, waited=waited, may_be_early=open_):
             self._liveness.heard_s = now_s  # by valid data alone: a forger keeps no dead peer alive
 
-    def gather_s(self, most_s: float = math.inf, *, measured: bool = False) -> float:
+    def coalesce_s(self, most_s: float = math.inf, *, measured: bool = False) -> float:
         """For how long the next datagrams may lie unread in their socket; 0 for not at all."""
-        return 0.0 if self.lost is not None else self.incoming.gather_s(most_s, measured=measured)
+        return 0.0 if self.lost is not None else self.incoming.coalesce_s(most_s, measured=measured)
 
-    def expected(self, most_s: float = math.inf, *, measured: bool = False) -> Expected | None:
-        """What may be taken as it comes, or when it has gathered as `gather_s` says; or None."""
+    def receive_plan(
+        self, most_s: float = math.inf, *, measured: bool = False
+    ) -> ReceivePlan | None:
+        """What may be taken as it comes, or when it has gathered as `coalesce_s` says; or None."""
         if self.lost is not None:
             return None
-        return self.incoming.expected(most_s, measured=measured)
+        return self.incoming.receive_plan(most_s, measured=measured)
 
-    def arrived(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
-        """Of what was `expected` this has been taken, the latest now."""
+    def on_plan_received(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
+        """Of what was planned this has been taken, the latest now."""
         self._liveness.heard_s = now_s
-        self.incoming.arrived(arrivals, now_s, waited=waited)
+        self.incoming.on_plan_received(arrivals, now_s, waited=waited)
 
     def on_control(self, data: bytes, now_s: float, *, waited: bool = False) -> None:
         """Takes the next bytes of the control stream, in pieces of any size."""
@@ -297,14 +298,14 @@ class Connection:
             text = reason.format(transfer=transfer, timeout_s=timeout_s, late_s=late_s)
             self.give_up(text)
 
-    def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
+    def next_deadline_s(self, now_s: float, *, planned: bool = False) -> float | None:
         """When to call `on_deadline` and `offer` if nothing happens before; None for never."""
         if self.lost is not None:
             return None
         due_s = min(
             self._ping_s(),
             self.incoming.next_deadline_s(),
-            self.outgoing.next_deadline_s(now_s, departing=departing),
+            self.outgoing.next_deadline_s(now_s, planned=planned),
         )
         if (patience_s := self._timeout()[0]) < math.inf:
             due_s = min(due_s, patience_s, self._liveness.away_s)
@@ -340,9 +341,9 @@ class Connection:
         """The datagrams that may go now: shape (k, datagram bytes); call `outgoing.sent`."""
         return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
 
-    def departures(self) -> Departures | None:
+    def send_plan(self) -> SendPlan | None:
         """What may be sent as the pacer lets it, without an `offer`; None for nothing."""
-        return None if self.lost is not None else self.outgoing.departures()
+        return None if self.lost is not None else self.outgoing.send_plan()
 
     def control(self) -> bytes:
         """The bytes to write to the control stream now; they are handed out once."""

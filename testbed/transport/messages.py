@@ -25,7 +25,7 @@ WIRE_OVERHEAD_BYTES = 14 + 20 + 32
 MAX_HELLO_BYTES = 1 << 20
 MAX_ANNOUNCEMENT_BYTES = 1 << 16
 MAX_REASON_BYTES = 1024
-# STOP has a bit for every chunk. A peer that leaves 8 MiB unread is given up (`net.stream`), so a
+# STOP has a bit for every chunk. A peer that leaves 8 MiB unread is closed (`net.control`), so a
 # longer one could never be said.
 MAX_STOP_BYTES = 8_000_000
 MAX_ENERGY_BYTES = MAX_STOP_BYTES  # for the same reason

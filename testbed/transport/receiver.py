@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from testbed.transport.chunk_energy import decode
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Event, TransferDone, TransferReport
-from testbed.transport.hot_path import Arrivals
+from testbed.transport.fast_path import (
+    COALESCED_DATAGRAMS,
+    NO_SILENCE,
+    Arrivals,
+    Coalescer,
+    ReceivePlan,
+    SilenceBudget,
+    defines,
+)
 from testbed.transport.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair.base import ReceiverRepair
-from testbed.transport.routine import (
-    GATHERED,
-    NOT_QUIET,
-    Expected,
-    Gathering,
-    Quiet,
-    promises,
-)
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import (
     DATA_BLOCKED,
@@ -96,7 +96,7 @@ class Receiver:
         self.transfer = transfer
         self._layout = layout = settings.layout_of(transfer)
         rows = layout.rows(into, written=True)
-        self.placement = settings.hot_path.placement(
+        self.placement = settings.fast_path.placement(
             session=settings.session, transfer=transfer, layout=layout, rows=rows
         )
         self.received = self.placement.received  # which chunks, shape (chunk_count,)
@@ -150,8 +150,8 @@ class Receiver:
             return
         self._note(self.placement.take(frames, place=not self.stopped), now_s)
 
-    def arrived(self, arrivals: Arrivals, now_s: float) -> None:
-        """What was `expected` has come, and `placement` has taken it."""
+    def on_plan_received(self, arrivals: Arrivals, now_s: float) -> None:
+        """What was planned has come, and `placement` has taken it."""
         self._now_s = now_s
         self._note(arrivals, now_s)
 
@@ -244,9 +244,9 @@ class Receiver:
         return min(int(missing), self._layout.chunk_count - self.received_count)
 
     @property
-    def quiet(self) -> Quiet:
+    def silence(self) -> SilenceBudget:
         """How many datagrams may come before its repair says anything."""
-        return self.repair.quiet if promises(self.repair, "quiet") else NOT_QUIET
+        return self.repair.silence if defines(self.repair, "silence") else NO_SILENCE
 
     def on_deadline(self, now_s: float) -> None:
         if not self.stopped:
@@ -388,7 +388,7 @@ class Incoming:
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []
-        self._gathering = Gathering()
+        self._coalescer = Coalescer()
 
     def check(self, transfer: int) -> None:
         """Raises ValueError unless a transfer of this number can be posted now."""
@@ -432,8 +432,8 @@ class Incoming:
         self, frames: NDArray[np.uint8], now_s: float, *, waited: bool, may_be_early: bool
     ) -> bool:
         """Takes datagrams, one per row; returns whether any was the peer's."""
-        self._gathering.arrived(len(frames), now_s)
-        only = self._settings.hot_path.transfer_of(frames)
+        self._coalescer.arrived(len(frames), now_s)
+        only = self._settings.fast_path.transfer_of(frames)
         if only is not None:
             return self._data(only, frames, now_s, waited, may_be_early)
         records = fields(frames, self._settings.layout.chunk_bytes)
@@ -485,61 +485,61 @@ class Incoming:
                 self._counters[reason] += count
 
     @property
-    def indifferent(self) -> float:
+    def datagrams_until_action(self) -> float:
         """How many datagrams may come before one can make a difference; 0 where that is unknown."""
         fewest = math.inf
         for receiver in self.receivers.values():  # asked for with every wake-up
-            if receiver.quiet.budget < math.inf:
+            if receiver.silence.budget < math.inf:
                 return 0.0
             fewest = min(fewest, receiver.missing)
         return fewest
 
-    def gather_s(self, most_s: float, *, measured: bool) -> float:
+    def coalesce_s(self, most_s: float, *, measured: bool) -> float:
         """For how long the next datagrams may gather in the socket; 0 while each counts."""
         if len(self.receivers) != 1:
             return 0.0
         if any(
-            number in self._unasked.probes or not self._gathering.ceased(receiver.still_s)
+            number in self._unasked.probes or not self._coalescer.paused(receiver.still_s)
             for number, receiver in self._early.items()
         ):
             return 0.0
         (receiver,) = self.receivers.values()
         if not (most_s := min(most_s, self._rest_s(receiver, measured))):
             return 0.0
-        return self._gathering.wait_s(receiver.missing, most_s)
+        return self._coalescer.wait_s(receiver.missing, most_s)
 
     def _rest_s(self, receiver: Receiver, measured: bool) -> float:
         """For how long datagrams may gather; 0 where the sender would take that for the path's."""
         repair = receiver.repair
-        return 0.0 if measured and not repair.only_answers else repair.gather_s
+        return 0.0 if measured and not repair.only_answers else repair.coalesce_s
 
-    def expected(self, most_s: float, *, measured: bool) -> Expected | None:
+    def receive_plan(self, most_s: float, *, measured: bool) -> ReceivePlan | None:
         if self._early or len(self.receivers) != 1:
             return None
         (receiver,) = self.receivers.values()
         # Asked for with every wake-up, so what is seldom true comes first. Where they come faster
         # than they could gather, each wake-up has many in any case.
-        gathering = self._gathering
-        if not gathering.wait_s(2 * GATHERED, math.inf):
+        coalescer = self._coalescer
+        if not coalescer.wait_s(2 * COALESCED_DATAGRAMS, math.inf):
             return None
-        quiet, most_s = receiver.quiet, min(most_s, self._rest_s(receiver, measured))
-        if quiet.budget < _WORTH_TAKING or not (missing := receiver.missing):
+        silence, most_s = receiver.silence, min(most_s, self._rest_s(receiver, measured))
+        if silence.budget < _WORTH_TAKING or not (missing := receiver.missing):
             return None
-        at_a_time = gathering.wait_s(missing, most_s) * gathering.rate
-        if quiet.likely < max(_WORTH_TAKING, at_a_time):
+        at_a_time = coalescer.wait_s(missing, most_s) * coalescer.rate
+        if silence.likely < max(_WORTH_TAKING, at_a_time):
             return None
-        return Expected(
+        return ReceivePlan(
             placement=receiver.placement,
-            gathering=gathering,
+            coalescer=coalescer,
             missing=missing,
             most_s=most_s,
-            quiet=quiet,
+            silence=silence,
         )
 
-    def arrived(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
+    def on_plan_received(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
         (receiver,) = self.receivers.values()
         receiver.attentive = not waited
-        receiver.arrived(arrivals, now_s)
+        receiver.on_plan_received(arrivals, now_s)
         self._finish_if_stopped(receiver)
 
     def _collect_early(

@@ -15,12 +15,11 @@ from testbed.transport.chunk_energy import MUST
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Event, Observation, TransferDone, TransferReport
-from testbed.transport.hot_path import ASK_FIRST, ASK_LAST
+from testbed.transport.fast_path import ASK_FIRST, ASK_LAST, SendPlan, defines
 from testbed.transport.layout import Leg
 from testbed.transport.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.order import Arranger, OrderContext
 from testbed.transport.repair.base import SenderEvent, SenderState
-from testbed.transport.routine import Departures, promises
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import (
     DATA_BLOCKED,
@@ -140,7 +139,7 @@ class Sender:
             body = self._energy_levels.tobytes()
             self._repair.outbox.append(ControlMessage(MessageType.ENERGY, transfer, body))
         self._path = path
-        self._composer = settings.hot_path.composer(
+        self._composer = settings.fast_path.composer(
             session=settings.session,
             transfer=transfer,
             layout=layout,
@@ -210,12 +209,12 @@ class Sender:
         others = np.flatnonzero(each != each[0])
         return chunks[: others[0]] if len(others) else chunks
 
-    def departures(self) -> Departures | None:
+    def send_plan(self) -> SendPlan | None:
         """What may go without an `offer` each; None while that is no more than a batch."""
         path, repair = self._path, self._repair
         alone = path.steady and self.stall.since_s is None and not self.held
-        alone = alone and promises(repair, "certain") and self.state is SenderState.SENDING
-        count = repair.certain if alone else 0
+        alone = alone and defines(repair, "plannable") and self.state is SenderState.SENDING
+        count = repair.plannable if alone else 0
         path.pacer.set_rate(path.rate_bps)  # on which the quantum depends
         if count <= path.pacer.quantum:
             return None
@@ -224,7 +223,7 @@ class Sender:
             chunks = self._of_one_class(chunks)
             if len(chunks) <= path.pacer.quantum:
                 return None
-        return Departures(
+        return SendPlan(
             composer=self._composer,
             chunks=chunks,
             first=self._datagrams_sent,
@@ -232,11 +231,11 @@ class Sender:
             pacer=path.pacer,
         )
 
-    def departed(self, departures: Departures, batches: Sequence[tuple[int, float]]) -> None:
-        """These batches of `departures` were sent: how many datagrams, and when."""
+    def on_plan_sent(self, plan: SendPlan, batches: Sequence[tuple[int, float]]) -> None:
+        """Notes the batches of a plan that were sent: how many datagrams, and when."""
         count = sum(map(itemgetter(0), batches))
         sent_bytes = count * self._path.datagram_wire_bytes
-        self._ever_sent[departures.chunks[:count]] = True
+        self._ever_sent[plan.chunks[:count]] = True
         self._datagrams_sent += count
         self._path.congestion.on_sent(sent_bytes, batches[-1][1])
         self._repair.on_sent_all(batches)
@@ -378,11 +377,11 @@ class Sender:
         if was_asking and self.state is SenderState.SENDING and not self._path.shared:
             self._path.pacer.resume(now_s)
 
-    def next_deadline_s(self, now_s: float, *, departing: bool = False) -> float | None:
+    def next_deadline_s(self, now_s: float, *, planned: bool = False) -> float | None:
         if self.stopped:
             return None
         deadline_s = self._repair.deadline_s()
-        if departing:
+        if planned:
             return deadline_s
         sending = self.state is SenderState.SENDING and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
@@ -535,10 +534,10 @@ class Outgoing:
         for sender in self.senders.values():
             sender.on_deadline(now_s)
 
-    def next_deadline_s(self, now_s: float, *, departing: bool) -> float:
+    def next_deadline_s(self, now_s: float, *, planned: bool) -> float:
         due_s = math.inf
         for sender in self.senders.values():  # asked for with every wake-up
-            each = sender.next_deadline_s(now_s, departing=departing)
+            each = sender.next_deadline_s(now_s, planned=planned)
             if each is not None and each < due_s:
                 due_s = each
         return due_s
@@ -554,7 +553,7 @@ class Outgoing:
 
     @property
     def protected(self) -> bool | None:
-        """Whether switches are to drop what the last offer or the last `departures` hold last."""
+        """Whether switches are to drop what the last offer or plan holds last."""
         return None if self._offering is None else self._offering.protected
 
     def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
@@ -562,16 +561,16 @@ class Outgoing:
         if self._offering is not None:
             self._offering.sent(count, now_s, left_out)
 
-    def departures(self) -> Departures | None:
+    def send_plan(self) -> SendPlan | None:
         if len(self.senders) != 1:
             return None
         (self._offering,) = self.senders.values()
-        return self._offering.departures()
+        return self._offering.send_plan()
 
-    def departed(self, departures: Departures, batches: Sequence[tuple[int, float]]) -> None:
-        """Of the `departures` these batches were sent: how many datagrams, and when."""
+    def on_plan_sent(self, plan: SendPlan, batches: Sequence[tuple[int, float]]) -> None:
+        """Notes the batches of a plan that were sent: how many datagrams, and when."""
         if self._offering is not None:
-            self._offering.departed(departures, batches)
+            self._offering.on_plan_sent(plan, batches)
 
     def poll_messages(self) -> list[ControlMessage]:
         """The control messages to send now, in order."""

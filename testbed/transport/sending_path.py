@@ -4,6 +4,7 @@ import math
 
 from testbed.shared import own_code
 from testbed.transport.congestion.base import CongestionControl
+from testbed.transport.fast_path import defines
 from testbed.transport.pacing import (
     MAX_BATCH,
     QUANTUM_S,
@@ -13,7 +14,6 @@ from testbed.transport.pacing import (
 )
 from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair.base import SenderRepair
-from testbed.transport.routine import promises
 from testbed.transport.wire import MAX_DATAGRAM_BYTES, new_frames, wire_bytes
 
 
@@ -80,7 +80,7 @@ class SendingPath:
     @property
     def steady(self) -> bool:
         """Whether the pacer alone decides when datagrams go, and always in the same way."""
-        steady = promises(self.congestion, "steady") and self.congestion.steady
+        steady = defines(self.congestion, "steady") and self.congestion.steady
         paced = steady and not math.isinf(self.rate_bps)
         return paced and math.isinf(self.window_bytes) and not self.shared
 

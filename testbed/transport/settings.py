@@ -11,7 +11,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.hot_path import NUMPY, HotPath
+from testbed.transport.fast_path import NUMPY, FastPath
 from testbed.transport.layout import PayloadLayout, layout_of
 from testbed.transport.messages import MAX_ENERGY_BYTES, check_u32
 from testbed.transport.order import ChunkOrder
@@ -89,7 +89,7 @@ class ConnectionSettings:
     late_s: float | None = None
     transfers_in_flight: int = 4  # how many transfers may be under way in each direction
     tensor_by_tensor: bool = False  # whether each transfer carries one tensor; equal on both sides
-    hot_path: HotPath = NUMPY  # who composes and places datagrams
+    fast_path: FastPath = NUMPY  # who composes and places datagrams
 
     def __post_init__(self) -> None:
         if self.order.sends_energy and self.largest_layout.chunk_count > MAX_ENERGY_BYTES:

@@ -483,7 +483,7 @@ class QuickLossOnly(Fixed):
 
 
 class QuickLossRule(StopRule):
-    """Stops when the bound is kept and, since the last chunk, the sender asked or was quiet."""
+    """Stops when the bound is kept and, since the last chunk, the sender asked or was silent."""
 
     def __init__(self, *, layout: PayloadLayout, policy: QuickLossOnly) -> None:
         self._required = required_chunks(layout.chunk_count, policy.fraction)

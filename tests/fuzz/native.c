@@ -6,7 +6,7 @@
    Headers are valid, nearly so, or noise; counts reach beyond the room; what arrives at the socket
    has any size and comes from the peer or from others. */
 
-#include "../../testbed/transport/native/batches.h"
+#include "batches.c"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,8 +17,6 @@
 
 #define SESSION 7
 #define TRANSFER 5
-
-void take_key(uint64_t state[8], const uint8_t *key, int64_t key_bytes, const uint8_t person[16]);
 
 static uint64_t state;
 

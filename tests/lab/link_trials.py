@@ -22,7 +22,7 @@ from testbed.lab.network import HostInfo, Network, set_rps
 from testbed.lab.openvswitch import OpenVSwitch
 from testbed.shared import dscp
 from testbed.shared.messages import Messages
-from testbed.transport.net.udp_socket import SO_RCVBUFFORCE
+from testbed.transport.net.udp import SO_RCVBUFFORCE
 
 RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
 _DRAINED_WITHIN_S = 2.0

@@ -129,7 +129,7 @@ import socket, warnings
 from testbed.lab.kernel import privileges
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import open_data_sockets
-from testbed.transport.net.udp_socket import BUFFER_BYTES
+from testbed.transport.net.udp import BUFFER_BYTES
 
 warnings.simplefilter("error")  # one about a small buffer
 host = resolve("127.0.0.1", what="here")

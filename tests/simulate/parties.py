@@ -19,7 +19,7 @@ class Parties:
             simulation, ways, self.layout, repair=REPAIRS.create(repair), path=path
         )
         self.worker, self.server = (
-            Party(simulation, end.connection, end.way, routine=ahead) for end in joined
+            Party(simulation, end.connection, end.way, ahead=ahead) for end in joined
         )
         link_up(self.worker, self.server)
 

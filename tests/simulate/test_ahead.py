@@ -94,7 +94,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_transfer_ends_the_same_whether_its_routine_is_one_train_or_many_events(case):
+def test_a_transfer_ends_the_same_whether_its_plan_is_one_train_or_many_events(case):
     ahead, stepwise = Two(ahead=True, **case), Two(ahead=False, **case)
     for one, two in zip(ahead.ended(), stepwise.ended(), strict=True):
         for name in ("chunks_received", "passes", "chunks_sent", "duplicates", "control_bytes"):

@@ -35,7 +35,7 @@ OFFENCES = {
     ],
     "transport-layers": [
         ("testbed/transport/wire.py", "import testbed.transport.order"),
-        ("testbed/transport/order.py", "import testbed.transport.net.udp_socket"),
+        ("testbed/transport/order.py", "import testbed.transport.net.udp"),
     ],
     "shared": [("testbed/shared/jsonl.py", "import testbed.transport.wire")],
     "analysis": [("analysis/data/load.py", "import testbed.shared.run_directory")],

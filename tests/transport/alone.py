@@ -21,7 +21,7 @@ from testbed.transport import (
     open_endpoint,
     preset,
 )
-from testbed.transport.native import HOT_PATH, WHY_NONE
+from testbed.transport.native.fast_path import FAST_PATH, WHY_NONE
 
 PREFIX = f"127.{1 + os.getpid() % 250}.251"
 LAYOUT = PayloadLayout([("weights", 100_001)], chunk_bytes=1432)
@@ -81,7 +81,7 @@ if __name__ == "__main__":
         "python": platform.python_version(),
         "numpy": np.__version__,
         "moved": moved,
-        "compiled": HOT_PATH.compiled,
+        "compiled": FAST_PATH.compiled,
         "why": WHY_NONE,
         "rooms": sorted(rooms()),
     }

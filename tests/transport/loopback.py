@@ -24,7 +24,7 @@ from testbed.transport import (
 )
 from testbed.transport.messages import Hello
 from testbed.transport.net.tcp import TcpData
-from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.net.udp import UdpSocket
 from tests.transport.virtual import random_payload
 
 SESSION = 0x5E55104

@@ -11,20 +11,20 @@ from tests.transport.loopback import both, carry, joined, site
 def test_an_address_is_a_host():
     host = resolve("127.0.0.2", what="host")
     assert (str(host), host.at(80), host.is_loopback) == ("127.0.0.2", ("127.0.0.2", 80), True)
-    assert host.sent(("127.0.0.2", 5)) and not host.sent(("127.0.0.3", 5))
+    assert host.is_source(("127.0.0.2", 5)) and not host.is_source(("127.0.0.3", 5))
     assert in_words(host.at(80)) == "127.0.0.2:80"
     assert not resolve("192.0.2.1", what="host").is_loopback
     six = resolve("2001:db8::1", what="host")
     assert (six.at(80), six.ip_header_bytes) == (("2001:db8::1", 80, 0, 0), 40)
     assert in_words(six.at(80)) == "[2001:db8::1]:80"
-    assert six.sent(("2001:db8::1", 5, 0, 0)) and not six.sent(("2001:db8::2", 5, 0, 0))
+    assert six.is_source(("2001:db8::1", 5, 0, 0)) and not six.is_source(("2001:db8::2", 5, 0, 0))
 
 
 def test_addresses_of_one_link_belong_to_their_interface():
     host = resolve("fe80::1%lo", what="host")
     index = socket.if_nametoindex("lo")
-    assert host.sent(("fe80::1%lo", 5, 0, index))
-    assert not host.sent(("fe80::1%other", 5, 0, index + 1))
+    assert host.is_source(("fe80::1%lo", 5, 0, index))
+    assert not host.is_source(("fe80::1%other", 5, 0, index + 1))
     assert bytes(packed(host.at(80)))[24:28] == index.to_bytes(4, "little")
 
 

@@ -24,7 +24,7 @@ from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import REMEMBERED, ConnectionSettings
 from testbed.transport.tolerance import FractionRule, StopRule
 from testbed.transport.wire import fields
-from tests.transport.test_hot_path import BOTH
+from tests.transport.test_fast_path import BOTH
 from tests.transport.virtual import SESSION, Two, all_frames, ended, gone, layout_of, random_payload
 
 
@@ -143,10 +143,10 @@ def test_a_buffer_that_does_not_fit_is_refused_and_costs_no_number():
     assert two.intact == [0]
 
 
-@pytest.mark.parametrize("hot_path", BOTH)
+@pytest.mark.parametrize("fast_path", BOTH)
 @pytest.mark.parametrize("early", [False, True])
-def test_a_read_only_buffer_is_refused_and_stays_as_it_was(hot_path, early):
-    two = Two(hot_path=hot_path)
+def test_a_read_only_buffer_is_refused_and_stays_as_it_was(fast_path, early):
+    two = Two(fast_path=fast_path)
     rule = FractionRule(chunk_count=100, tolerance=0)
     kept = two.layout.new_buffer().tobytes()
     two.send(0)

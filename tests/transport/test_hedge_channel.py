@@ -10,8 +10,7 @@ import pytest
 
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.messages import KEY_BYTES
-from testbed.transport.net.link import HedgeChannel
-from testbed.transport.net.stream import Stream
+from testbed.transport.net.control import HedgeChannel, Stream
 from tests.own_network import alone, drop
 from tests.transport.loopback import carry, in_thread, joined, poll_until, site, tcp_pair
 from tests.transport.virtual import random_payload
@@ -124,14 +123,14 @@ def received(channel, *, within_s=5.0):
     return data
 
 
-class Quiet:
+class SilenceBudget:
     """A connection without any doubt."""
 
     def doubt(self, after_s):
         return float("inf"), float("inf")
 
 
-class Doubting(Quiet):
+class Doubting(SilenceBudget):
     def doubt(self, after_s):
         return (0.0, 1.0) if after_s < 1 else super().doubt(after_s)
 
@@ -151,7 +150,7 @@ def test_a_doubt_is_raised_once(streams):
     with channels(streams) as (server, worker):
         worker.work(Doubting(), time.monotonic())
         assert received(server, within_s=0.5) == b""
-        server.work(Quiet(), time.monotonic())
+        server.work(SilenceBudget(), time.monotonic())
         received(worker, within_s=0.5)
         worker.work(Doubting(), time.monotonic())
         assert worker.facts["hedges_sent"] == 1

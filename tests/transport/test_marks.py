@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from testbed.shared import dscp
 from testbed.transport import Marks, OrderContext, preset
-from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.net.udp import UdpSocket
 from testbed.transport.order import InOrder, LayerAndMagnitude, MarkedOrder, Shuffled, sending_order
 from testbed.transport.wire import fields
-from tests.transport.test_routine import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
+from tests.transport.test_plans import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
 from tests.transport.virtual import layout_of
 
 BLOCK = 64
@@ -103,11 +103,11 @@ def test_all_that_is_offered_at_a_time_is_of_the_class_that_the_connection_names
 def test_what_goes_without_an_offer_is_of_one_class_too():
     parties = sending()
     connection = parties.worker.connection
-    departures = connection.departures()
-    assert departures is not None
+    plan = connection.send_plan()
+    assert plan is not None
     protected_first = sum(WHICH[:BLOCK])
-    assert len(departures.chunks) == protected_first
-    assert departures.beyond == 3000 - protected_first
+    assert len(plan.chunks) == protected_first
+    assert plan.beyond == 3000 - protected_first
     assert connection.outgoing.protected is True
 
 
@@ -122,8 +122,8 @@ def test_what_the_routine_sends_carries_its_class():
     with pair() as (udp, other):
         other._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         data = data_of(udp)
-        assert data.begin_routine(parties.worker.connection, 0.0)
-        depart(data.going, 1.0)
+        assert data.begin_plans(parties.worker.connection, 0.0)
+        depart(data.sending, 1.0)
         assert data.worked
         _, control, _, _ = other._socket.recvmsg(1 << 16, 256)
     assert marks_in(control, socket.IPPROTO_IP, socket.IP_TOS) == [dscp.PROTECTED]

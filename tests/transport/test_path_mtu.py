@@ -13,10 +13,14 @@ from testbed.lab.kernel.namespaces import entered, hold
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import inside
 from testbed.transport import PeerLost, open_endpoint
-from testbed.transport.net import path_mtu
-from testbed.transport.net.addresses import resolve
-from testbed.transport.net.path_mtu import check_chunk_fits, largest_chunk_bytes, path_mtu_bytes
-from testbed.transport.net.udp_socket import SOL_UDP, UDP_SEGMENT, UdpSocket
+from testbed.transport.net import addresses
+from testbed.transport.net.addresses import (
+    check_chunk_fits,
+    largest_chunk_bytes,
+    path_mtu_bytes,
+    resolve,
+)
+from testbed.transport.net.udp import SOL_UDP, UDP_SEGMENT, UdpSocket
 from testbed.transport.wire import DEFAULT_CHUNK_BYTES, HEADER_BYTES
 from tests.own_network import alone
 from tests.transport.loopback import in_thread, site
@@ -42,7 +46,7 @@ def test_the_kernel_knows_the_path():
 def test_a_chunk_that_would_be_fragmented_is_refused(monkeypatch):
     check_chunk_fits(1456, local=LOCAL, peer=OTHER)
     check_chunk_fits(1456, local=NOBODY, peer=OTHER)  # to bind its socket will fail
-    monkeypatch.setattr(path_mtu, "path_mtu_bytes", lambda local, peer: 1500)
+    monkeypatch.setattr(addresses, "path_mtu_bytes", lambda local, peer: 1500)
     with pytest.raises(ValueError, match=r"65536, too large for the path to 127.0.0.2 .* to 1456"):
         check_chunk_fits(65536, local=LOCAL, peer=OTHER)
 

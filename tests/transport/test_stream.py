@@ -9,7 +9,7 @@ import pytest
 
 from testbed.transport.layout import MAX_CHUNKS
 from testbed.transport.messages import ControlMessage, MessageType, body_limits
-from testbed.transport.net.stream import Stream
+from testbed.transport.net.control import Stream
 from tests.transport.loopback import in_thread, tcp_pair
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from testbed.transport.connection import Connection
 from testbed.transport.messages import Ack, ControlMessage, MessageType
-from testbed.transport.net.link import Link
-from testbed.transport.net.stream import Stream
+from testbed.transport.net.control import Stream
+from testbed.transport.net.driver import Link
 from testbed.transport.receiver import Incoming
 from testbed.transport.wire import fields, new_frames
 from tests.transport.loopback import joined, site, tcp_pair
-from tests.transport.test_gathering import FakeSocket, OneSender
-from tests.transport.test_routine import data_of
+from tests.transport.test_coalescing import FakeSocket, OneSender
+from tests.transport.test_plans import data_of
 from tests.transport.virtual import SESSION, Two, random_payload
 
 EMPTY_ACK = Ack(first=0, arrived=np.zeros(0, np.bool_), echo=None, held_s=0, probed=0).message(0)
@@ -49,7 +49,7 @@ class Heard:
     def turn(self):
         self.counts.append(0)
         self.waited.append(None)
-        self._link.take({self._link.stream}, 1.0, attentive=True)
+        self._link.receive({self._link.stream}, 1.0, attentive=True)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport.native import WHY_NONE
-from testbed.transport.net import udp_socket
+from testbed.transport.native.fast_path import WHY_NONE
+from testbed.transport.net import udp as udp_module
 from testbed.transport.net.addresses import resolve
-from testbed.transport.net.udp_socket import SOL_UDP, UDP_SEGMENT, UdpSocket
+from testbed.transport.net.udp import SOL_UDP, UDP_SEGMENT, UdpSocket
 
 SIZE = 1472
 HERE = resolve("127.0.0.1", what="this host")
@@ -23,8 +23,8 @@ IP_RECVTTL = 12  # of Linux
 def calls(request, monkeypatch):
     """Each test runs with the compiled calls, and with those of Python, which know no segments."""
     if request.param == "plain":
-        monkeypatch.setattr(udp_socket, "LIBRARY", None)
-    elif udp_socket.LIBRARY is None:
+        monkeypatch.setattr(udp_module, "LIBRARY", None)
+    elif udp_module.LIBRARY is None:
         pytest.skip(f"the calls in C: {WHY_NONE}")
 
 
@@ -79,8 +79,8 @@ class Refusing:
 
 
 def refuse(udp, failures, *, segmented_only=False):
-    udp._departures = Refusing(udp._departures, failures, segmented_only)
-    return udp._departures
+    udp._sender = Refusing(udp._sender, failures, segmented_only)
+    return udp._sender
 
 
 def test_several_batches_come_out_of_one_receive_but_not_any_number(pair):
@@ -89,7 +89,7 @@ def test_several_batches_come_out_of_one_receive_but_not_any_number(pair):
     for frame in frames:
         one.send(frame)
     rows, drained = two.receive()
-    assert (44 if udp_socket.LIBRARY else 1) < len(rows) < 40 * 44
+    assert (44 if udp_module.LIBRARY else 1) < len(rows) < 40 * 44
     assert not drained
     received = np.concatenate([rows.copy(), collect(two, 40 * 44 - len(rows))])
     assert np.array_equal(received, np.concatenate(frames))
@@ -114,7 +114,7 @@ def test_a_refused_segmentation_is_given_up_for_good(pair, code):
     for seed in range(2):
         assert one.send(batch(20, seed)) == 20
         assert np.array_equal(collect(two, 20), batch(20, seed))
-    assert fake.segmented_calls == bool(udp_socket.LIBRARY)
+    assert fake.segmented_calls == bool(udp_module.LIBRARY)
     assert one.facts()["segmentation"] is False
 
 
@@ -137,7 +137,7 @@ def test_a_full_interface_queue_is_counted_and_not_waited_for(pair):
     assert not one.blocked
     assert one.counters == {"no-buffers": 1}
     assert one.send(batch(10)) == 10
-    assert one.facts()["segmentation"] is bool(udp_socket.LIBRARY)
+    assert one.facts()["segmentation"] is bool(udp_module.LIBRARY)
 
 
 @pytest.mark.parametrize("code", [errno.ECONNREFUSED, errno.EPERM, errno.EMSGSIZE])
@@ -172,7 +172,7 @@ def test_many_small_datagrams_go_segmented(count):
         frames = batch(count)[:, :300].copy()
         assert one.send(frames) == count
         assert np.array_equal(collect(two, count), frames)
-        assert one.facts()["segmentation"] is bool(udp_socket.LIBRARY)
+        assert one.facts()["segmentation"] is bool(udp_module.LIBRARY)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
@@ -220,7 +220,7 @@ def test_a_segmented_send_of_another_size_is_counted(pair):
 def test_long_batches_arrive_as_they_were_sent(pair, segmentation, coalescing):
     one, two = pair
     one.segmentation = segmentation
-    two._socket.setsockopt(SOL_UDP, udp_socket.UDP_GRO, int(coalescing))
+    two._socket.setsockopt(SOL_UDP, udp_module.UDP_GRO, int(coalescing))
     for count in (1, 300, 7, 2, 300, 45):
         frames = batch(count, seed=count)
         assert one.send(frames) == count
@@ -247,7 +247,7 @@ def test_single_and_coalesced_datagrams_may_alternate(pair):
 def test_what_else_the_kernel_says_of_a_datagram_is_not_its_size(count, coalescing):
     """The hop limit of 64 is not the size of two datagrams of 64 bytes."""
     with linked(64, segmentation=False) as (one, two):
-        two._socket.setsockopt(SOL_UDP, udp_socket.UDP_GRO, int(coalescing))
+        two._socket.setsockopt(SOL_UDP, udp_module.UDP_GRO, int(coalescing))
         two._socket.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
         for size in (128, 64, 65):  # beside the peer's own
             one._socket.sendto(bytes(size), ("127.0.0.1", two.port))
@@ -281,9 +281,9 @@ def test_what_waits_in_the_socket_is_known(pair):
 
 
 def test_a_buffer_that_is_not_granted_is_warned_of_once(monkeypatch):
-    monkeypatch.setattr(udp_socket, "_warned", set())
+    monkeypatch.setattr(udp_module, "_warned", set())
     size = 8 << 20
-    monkeypatch.setattr(UdpSocket, "_grant", lambda self, forced, plain, size: 212_992)
+    monkeypatch.setattr(socket.socket, "getsockopt", lambda *option: 212_992)
     with pytest.warns(RuntimeWarning) as caught:
         for _ in range(2):
             UdpSocket(local=("127.0.0.1", 0), datagram_bytes=SIZE).close()

@@ -9,8 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from testbed.transport.net.driver import Driver, Waiter
-from testbed.transport.net.link import NO_DATA, DataChannel, Link
+from testbed.transport.net.driver import NO_DATA, DataChannel, Driver, Link, Waiter
 from tests.transport.loopback import both, in_thread, joined, site
 from tests.transport.virtual import TIMEOUT_S, Two, gone, random_payload
 
@@ -40,28 +39,28 @@ class CountingLink(Link):
         self.connection = cast(Any, SimpleNamespace(events=list))
         self.then = lambda: None
 
-    def work(self, now_s, *, looked=True):
+    def work(self, now_s, *, attentive=True):
         self.calls.append("work")
         self.then()
 
-    def take(self, ready, now_s, *, attentive):
+    def receive(self, ready, now_s, *, attentive):
         self.calls.append("take")
 
 
 class FakeWaiter(Waiter):
-    """Wakes up as it is told: for each wait, the streams that can be read."""
+    """Wakes up as scripted: for each wait, the streams that can be read."""
 
     def __init__(self, wakes):
-        self.wakes, self.wanted, self.reading = wakes, [], {}
+        self.wakes, self.registered, self.reading = wakes, [], {}
 
-    def want(self, item, *, reading, writing):
-        self.wanted.append(item)
+    def register(self, item, *, reading, writing):
+        self.registered.append(item)
         self.reading[item] = reading
 
-    def forget(self, item):
+    def unregister(self, item):
         """Nothing is kept."""
 
-    def wait(self, until_s, going=(), coming=()):
+    def wait(self, until_s, sends=(), receives=()):
         return self.wakes.pop(0), []
 
 
@@ -73,7 +72,7 @@ class RestingData(DataChannel):
 
     def read(self, connection, now_s, *, waited):
         self.read_waited.append(waited)
-        self.wake()
+        self.wake_up()
 
 
 def driver_of(links, wakes):
@@ -98,13 +97,13 @@ def test_what_came_while_the_application_was_busy_is_read_before_its_peer_is_giv
     assert np.array_equal(buffer, payload)
 
 
-def test_no_patience_ends_before_this_side_has_looked():
+def test_no_patience_ends_before_this_side_has_read():
     two = Two()
     two.receive(0)
     two.run(until_s=0.9 * TIMEOUT_S)
     now_s = 1.1 * TIMEOUT_S
     link = Link(two.server.connection, cast(Any, Stream()), whole_by_s=1.0)
-    link.work(now_s, looked=False)
+    link.work(now_s, attentive=False)
     assert link.connection.lost is None
     assert cast(Stream, link.stream).expired_s is None
     assert link.due_s < now_s  # at once
@@ -169,7 +168,7 @@ def test_a_peer_that_is_idle_costs_no_call():
     driver.run(lambda: not wakes)
     assert links["busy"].calls == ["work", *["take", "work"] * 5]
     assert links["idle"].calls == links["idle-too"].calls == ["work"]  # at the begin
-    assert waiter.wanted.count(links["idle"].stream) == 1
+    assert waiter.registered.count(links["idle"].stream) == 1
 
 
 def test_a_peer_that_ends_while_its_arrivals_gather_is_forgotten():
@@ -214,7 +213,7 @@ def test_a_link_hands_over_what_has_gathered_as_having_waited():
 @pytest.mark.parametrize("until_alarm", [False, True])
 def test_an_alarm_that_nobody_clears_keeps_nobody_awake(until_alarm):
     driver, waiter = driver_of({}, [[]])
-    driver.alarm.ring()
+    driver.alarm.set()
     driver.run(lambda: not waiter.wakes, until_alarm=until_alarm)
     assert waiter.reading[driver.alarm] == until_alarm
 
@@ -233,7 +232,7 @@ def test_control_messages_that_are_due_go_before_data_and_what_data_cause_goes_b
     connection = SimpleNamespace(
         control=lambda: due.pop(0) if due else b"",
         on_deadline=lambda now_s: None,
-        next_deadline_s=lambda now_s, departing: None,
+        next_deadline_s=lambda now_s, planned: None,
         lost=None,
     )
     Link(cast(Any, connection), cast(Any, stream), cast(Any, Data(-math.inf))).work(0.0)

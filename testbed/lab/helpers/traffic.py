@@ -17,7 +17,7 @@ import numpy as np
 
 from testbed.lab.helpers.process import Requests, run_as_others, run_at_once
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
-from testbed.transport.net.udp_socket import BatchSender
+from testbed.transport.net.udp import BatchSender
 
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
 SMALLEST_FRAME_BYTES = 60

@@ -1,23 +1,81 @@
-/* What every datagram passes, in C: composing, sending, receiving and placing a batch.
+/* The transport's fast path: what every datagram passes, in one file without global state.
 
-   `hot_path.py` does the same in numpy and `net/udp_socket.py` in plain calls; tests compare
-   them. It is called through ctypes, which releases the interpreter's lock. There is no global
-   state; whatever a datagram says is checked here before it is used. */
+     1  composing and placing batches       fast_path.py does the same in numpy
+     2  authenticating them                 net/tls.py     does the same with hashlib
+     3  sending and receiving batches       net/udp.py        does the same in plain calls
+     4  plans, carried out during a wait    fast_path.py says what they may do
 
-#include "batches.h"
+   Tests compare the pairs. It is called through ctypes, which releases the interpreter's lock.
+   Whatever a datagram says is checked here before it is used. Each structure, which fast_path.py
+   beside this file has too, says for how much its pointers have room, and the code that writes
+   there looks first: no count of a caller is trusted. Times are seconds on the monotonic clock. */
 
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#define API __attribute__((visibility("default")))
+#define HEADER_BYTES 16
+#define SEND_INDEX_BITS 15
+#define SEND_INDEX_MASK 0x7fff
+#define ACK_REQUESTED 0x8000
+#define CHUNK_BITS 26
+#define CHUNK_MASK ((1u << CHUNK_BITS) - 1)
+#define FAR (1 << (SEND_INDEX_BITS - 1))
+#define NUMBER_MASK ((1 << (32 - CHUNK_BITS + SEND_INDEX_BITS)) - 1)
 #define ASK_FIRST 1
 #define ASK_LAST 2
-#define UDP_LEVEL 17
-#define SEGMENTED 103 /* UDP_SEGMENT, which not every libc names */
-#define COALESCED 104 /* UDP_GRO */
 #define AHEAD 4 /* rows that are fetched before their turn when chunks are scattered */
 
-/* Of which source this is; setup.py sets it and `hot_path.py` compares it. */
+/* Of which source this is; setup.py sets it and `fast_path.py` compares it. */
 #ifndef SOURCE
 #define SOURCE ""
 #endif
 API const char *source(void) { return SOURCE; }
+
+/* 1. Composing and placing. */
+
+/* One transfer's side. Without `rows` the datagrams are headers alone, HEADER_BYTES apart. */
+struct composing {
+    uint8_t *frames;
+    const uint8_t *rows;
+    uint64_t frames_room, rows_room; /* bytes */
+    uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
+};
+
+enum fault {
+    WRONG_SESSION,
+    STALE_TRANSFER,
+    EARLY_TRANSFER,
+    OUT_OF_RANGE,
+    WRONG_LENGTH,
+    REPLAYED,
+    TOO_OLD,
+    FAR_AHEAD,
+    FAULTS
+};
+
+struct placing {
+    uint8_t *rows;
+    uint8_t *received; /* a byte per chunk, 0 or 1 */
+    uint8_t *seen;     /* the same per number modulo `window`, a power of two */
+    uint32_t *stamps;  /* results, `room` of each */
+    int64_t *chunks;
+    uint64_t rows_room; /* bytes */
+    uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
+    uint32_t window, newest, farthest, room;
+    uint32_t ignored; /* of this batch: those with a fault, and duplicates */
+    uint32_t gained;
+    uint32_t faults[FAULTS];
+};
+
+static inline int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
 
 static uint16_t read16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
 
@@ -48,7 +106,7 @@ static void fetch(const uint8_t *row, uint32_t bytes, int to_write)
     }
 }
 
-uint32_t number_of(const uint8_t *frame)
+static uint32_t number_of(const uint8_t *frame)
 {
     return read32(frame + 4) >> CHUNK_BITS << SEND_INDEX_BITS |
            (read16(frame + 14) & SEND_INDEX_MASK);
@@ -118,14 +176,14 @@ static int32_t ahead_of(uint32_t newest, const uint8_t *frame)
     return (int32_t)((number_of(frame) - newest + half) & NUMBER_MASK) - (int32_t)half;
 }
 
-/* From where on a number may be damaged: taken at once, it would move the window past what is to come. */
+/* From where on a number may be damaged: taken at once, it would move the window past the others. */
 static int32_t far_of(const struct placing *it)
 {
     return it->window / 2 < FAR ? (int32_t)(it->window / 2) : FAR;
 }
 
-/* How far a batch reaches in which a number is far ahead. Such a one may be damaged: it counts if it is
-   near one before it. */
+/* How far a batch reaches in which a number is far ahead. Such a one may be damaged: it counts if
+   it is near one before it. */
 static int32_t far_step(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride)
 {
     int32_t step = 0, far = far_of(it);
@@ -225,7 +283,236 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
     return valid;
 }
 
-#ifdef __linux__
+/* 2. Authenticating: keyed BLAKE2b (RFC 7693) of each datagram, eight side by side.
+
+   Datagrams are independent of one another, so the eight fill a processor's vectors, whatever it
+   has of them. No branch and no address depends on a key or on a tag. */
+
+#define TAG_BYTES 16
+#define LANES 8
+#define BLOCK_BYTES 128
+#define ROUNDS 12
+
+typedef uint64_t lanes __attribute__((vector_size(8 * LANES)));
+
+/* One copy for each kind of vectors, chosen when the library is loaded. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
+#define EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define EACH_PROCESSOR
+#endif
+
+static const uint64_t FIRST[8] = {
+    0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1,
+    0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179,
+};
+
+static const uint8_t ORDER[ROUNDS][16] = {
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+    {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4},
+    {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
+    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13},
+    {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
+    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11},
+    {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
+    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5},
+    {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+    {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+};
+
+/* Words are little-endian. */
+static uint64_t word(uint64_t value)
+{
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return __builtin_bswap64(value);
+#else
+    return value;
+#endif
+}
+
+static inline uint64_t word_at(const uint8_t *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return word(value);
+}
+
+#define ROTATED(value, by) ((value) >> (by) | (value) << (64 - (by)))
+#define HALF(a, b, c, d, x, far, near)                                                           \
+    a += b + (x);                                                                                \
+    d = ROTATED(d ^ a, far);                                                                     \
+    c += d;                                                                                      \
+    b = ROTATED(b ^ c, near)
+#define MIX(a, b, c, d, i)                                                                       \
+    HALF(v[a], v[b], v[c], v[d], m[ORDER[round][i]], 32, 24);                                    \
+    HALF(v[a], v[b], v[c], v[d], m[ORDER[round][i + 1]], 16, 63)
+
+/* Takes the next block of each; `bytes` is where it ends in its message. */
+static inline __attribute__((always_inline)) void compress(lanes h[8],
+                                                           const uint8_t *const at[LANES],
+                                                           uint64_t bytes, int last)
+{
+    lanes m[16], v[16];
+    for (int i = 0; i < 16; i++)
+        m[i] = (lanes){word_at(at[0] + 8 * i), word_at(at[1] + 8 * i), word_at(at[2] + 8 * i),
+                       word_at(at[3] + 8 * i), word_at(at[4] + 8 * i), word_at(at[5] + 8 * i),
+                       word_at(at[6] + 8 * i), word_at(at[7] + 8 * i)};
+    for (int i = 0; i < 8; i++) {
+        v[i] = h[i];
+        v[i + 8] = (lanes){0} + FIRST[i];
+    }
+    v[12] ^= bytes;
+    v[14] ^= last ? ~(uint64_t)0 : 0;
+#pragma GCC unroll 12
+    for (int round = 0; round < ROUNDS; round++) {
+        MIX(0, 4, 8, 12, 0);
+        MIX(1, 5, 9, 13, 2);
+        MIX(2, 6, 10, 14, 4);
+        MIX(3, 7, 11, 15, 6);
+        MIX(0, 5, 10, 15, 8);
+        MIX(1, 6, 11, 12, 10);
+        MIX(2, 7, 8, 13, 12);
+        MIX(3, 4, 9, 14, 14);
+    }
+    for (int i = 0; i < 8; i++)
+        h[i] ^= v[i] ^ v[i + 8];
+}
+
+/* The first 16 bytes of the digests of eight messages of `size` bytes, above 0, as two words each;
+   `state` has taken the key. */
+EACH_PROCESSOR static void tags_of(const uint64_t state[8], const uint8_t *const messages[LANES],
+                            uint64_t size, uint64_t tags[2][LANES])
+{
+    lanes h[8];
+    const uint8_t *at[LANES];
+    uint8_t rest[LANES][BLOCK_BYTES] = {{0}};
+    uint64_t before = (size - 1) / BLOCK_BYTES * BLOCK_BYTES;
+    for (int i = 0; i < 8; i++)
+        h[i] = (lanes){0} + state[i];
+    for (uint64_t from = 0; from < before; from += BLOCK_BYTES) {
+        for (int i = 0; i < LANES; i++)
+            at[i] = messages[i] + from;
+        compress(h, at, from + 2 * BLOCK_BYTES, 0); /* with the key's block */
+    }
+    for (int i = 0; i < LANES; i++) {
+        memcpy(rest[i], messages[i] + before, size - before);
+        at[i] = rest[i];
+    }
+    compress(h, at, size + BLOCK_BYTES, 1);
+    memcpy(tags, h, sizeof(uint64_t) * 2 * LANES);
+}
+
+/* The keys of one connection, as hash states that have taken them. */
+struct sealing {
+    uint64_t ours[8], theirs[8];
+    uint8_t *rows; /* sealed datagrams */
+    int64_t rows_room; /* bytes */
+    int64_t frame_bytes; /* of a datagram without its tag */
+};
+
+/* The state after the key's block, for messages that are not empty. */
+API void take_key(uint64_t state[8], const uint8_t *key, int64_t key_bytes,
+                  const uint8_t person[16])
+{
+    lanes h[8];
+    uint8_t block[BLOCK_BYTES] = {0};
+    const uint8_t *at[LANES];
+    memcpy(block, key, key_bytes < 0 ? 0 : key_bytes > 64 ? 64 : (size_t)key_bytes);
+    for (int i = 0; i < LANES; i++)
+        at[i] = block;
+    for (int i = 0; i < 8; i++)
+        h[i] = (lanes){0} + FIRST[i];
+    h[0] ^= (uint64_t)(TAG_BYTES | key_bytes << 8 | 1 << 16 | 1 << 24);
+    h[6] ^= word_at(person);
+    h[7] ^= word_at(person + 8);
+    compress(h, at, BLOCK_BYTES, 0);
+    for (int i = 0; i < 8; i++)
+        state[i] = h[i][0];
+}
+
+/* Eight rows from `first` on; the last of all stands in for those that there are not. */
+static void eight(const uint8_t *at[LANES], const uint8_t *rows, int64_t first, int64_t count,
+                  int64_t stride)
+{
+    for (int64_t i = 0; i < LANES; i++)
+        at[i] = rows + (first + i < count ? first + i : count - 1) * stride;
+}
+
+/* Copies datagrams that follow one another to `rows`, each with its tag behind it. Returns 0, or -1
+   where there is no room for so many. */
+API int seal_rows(const struct sealing *it, const uint8_t *frames, int64_t count)
+{
+    int64_t size = it->frame_bytes, whole = size + TAG_BYTES;
+    const uint8_t *at[LANES];
+    uint64_t tags[2][LANES];
+    if (size <= 0 || count > it->rows_room / whole)
+        return -1;
+    for (int64_t first = 0; first < count; first += LANES) {
+        eight(at, frames, first, count, size);
+        tags_of(it->ours, at, (uint64_t)size, tags);
+        for (int64_t i = 0; i < LANES && first + i < count; i++) {
+            uint8_t *row = it->rows + (first + i) * whole;
+            uint64_t tag[2] = {word(tags[0][i]), word(tags[1][i])};
+            memcpy(row, at[i], (size_t)size);
+            memcpy(row + size, tag, TAG_BYTES);
+        }
+    }
+    return 0;
+}
+
+/* How many datagrams with tags are the other side's; `good` (NULL: nobody asks) says which. */
+API int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t count, uint8_t *good)
+{
+    int64_t size = it->frame_bytes, genuine = 0;
+    const uint8_t *at[LANES];
+    uint64_t tags[2][LANES];
+    if (size <= 0)
+        return 0;
+    for (int64_t first = 0; first < count; first += LANES) {
+        eight(at, rows, first, count, size + TAG_BYTES);
+        tags_of(it->theirs, at, (uint64_t)size, tags);
+        for (int64_t i = 0; i < LANES && first + i < count; i++) {
+            uint64_t differs = (tags[0][i] ^ word_at(at[i] + size)) |
+                               (tags[1][i] ^ word_at(at[i] + size + 8));
+            int is_good = (int)(1 ^ ((differs | -differs) >> 63));
+            genuine += is_good;
+            if (good)
+                good[first + i] = (uint8_t)is_good;
+        }
+    }
+    return genuine;
+}
+
+
+/* 3. Sending and receiving. */
+
+#define UDP_LEVEL 17
+#define SEGMENTED 103 /* UDP_SEGMENT, which not every libc names */
+#define COALESCED 104 /* UDP_GRO */
+#define RECEIVED_AT_ONCE 32 /* messages; net/udp.py has the same */
+#define RECEIVE_CALLS 8 /* of a batch, where messages are single datagrams */
+#define SENT_AT_ONCE 128
+#define ADDRESS_BYTES 32 /* a sockaddr_in6 has 28; zeros follow */
+
+/* `rows` has room for RECEIVED_AT_ONCE messages of `per_message` datagrams. `drained`: the last call
+   left nothing in the socket. `foreign` and `wrong_size` count the datagrams of others than the
+   peer and of other sizes, all that were dropped so far. */
+struct receiving {
+    uint8_t *rows;
+    uint8_t peer[ADDRESS_BYTES];
+    uint32_t per_message, datagram_bytes, drained;
+    uint64_t rows_room; /* bytes */
+    uint64_t foreign, wrong_size;
+};
+
+/* With several datagrams in a message the kernel cuts it. */
+struct sending {
+    uint8_t peer[ADDRESS_BYTES];
+    uint32_t peer_bytes; /* 0 where the socket is connected */
+    uint32_t per_message, datagram_bytes;
+};
 
 struct coalesced {
     struct cmsghdr head;
@@ -236,12 +523,12 @@ struct coalesced {
    whatever else it says of itself. */
 static uint32_t coalesced_size(const struct msghdr *head)
 {
-    struct coalesced each;
-    if (head->msg_controllen < CMSG_LEN(sizeof each.size))
+    struct coalesced control;
+    if (head->msg_controllen < CMSG_LEN(sizeof control.size))
         return 0;
-    memcpy(&each, head->msg_control, sizeof each);
-    int is = each.head.cmsg_level == UDP_LEVEL && each.head.cmsg_type == COALESCED;
-    return is ? (uint32_t)each.size : 0;
+    memcpy(&control, head->msg_control, sizeof control);
+    int is = control.head.cmsg_level == UDP_LEVEL && control.head.cmsg_type == COALESCED;
+    return is ? (uint32_t)control.size : 0;
 }
 
 /* How many datagrams a message of anybody may be. */
@@ -338,9 +625,9 @@ API int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t
     int64_t placed = 0;
     for (; number < SENT_AT_ONCE && placed < count; number++) {
         struct msghdr *head = &messages[number].msg_hdr;
-        int64_t each = least(count - placed, it->per_message);
+        int64_t rows_of_message = least(count - placed, it->per_message);
         vectors[number].iov_base = rows + placed * it->datagram_bytes;
-        vectors[number].iov_len = (size_t)each * it->datagram_bytes;
+        vectors[number].iov_len = (size_t)rows_of_message * it->datagram_bytes;
         head->msg_name = it->peer_bytes ? it->peer : NULL;
         head->msg_namelen = it->peer_bytes;
         head->msg_iov = &vectors[number];
@@ -349,7 +636,7 @@ API int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t
             head->msg_control = &segment;
             head->msg_controllen = sizeof segment;
         }
-        placed += each;
+        placed += rows_of_message;
     }
     int taken = sendmmsg(descriptor, messages, number, MSG_DONTWAIT);
     if (taken < 0)
@@ -357,4 +644,282 @@ API int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t
     return least((int64_t)taken * it->per_message, placed);
 }
 
-#endif
+/* 4. Plans: the next batches of a sender when the pacer lets them, and what has come for a
+   receiver, until there is something to decide. */
+
+#define LOGGED 64
+#define RECEIVES 8 /* in a row, for one connection */
+
+static double clock_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* pacing.py has the same token bucket. */
+struct planned_send {
+    const struct composing *composing;
+    const struct sealing *sealing; /* NULL for none, as below */
+    struct sending *plain, *segmented; /* the latter NULL where the kernel does not cut */
+    const int64_t *chunks;
+    double due_s, tokens, refilled_s, bytes_per_s, most_tokens, wire_bytes;
+    int64_t count, beyond; /* how many chunks these are, and how many more wait behind them */
+    int64_t first, quantum, most;
+    int64_t descriptor, over;
+    int64_t sent, batches;
+    double at_s[LOGGED];
+    int64_t sizes[LOGGED];
+};
+
+static void await_tokens(struct planned_send *it)
+{
+    int64_t batch = least(it->quantum, it->count - it->sent + it->beyond);
+    it->due_s = it->refilled_s + ((double)batch * it->wire_bytes - it->tokens) / it->bytes_per_s;
+}
+
+/* Sends the next batch if the pacer lets it go now. */
+API void send_planned(struct planned_send *it, double now_s)
+{
+    double elapsed_s = now_s - it->refilled_s;
+    it->tokens += it->bytes_per_s * (elapsed_s > 0 ? elapsed_s : 0);
+    if (it->tokens > it->most_tokens)
+        it->tokens = it->most_tokens;
+    it->refilled_s = now_s;
+    int64_t left = it->count - it->sent;
+    if (left <= 0 || it->batches >= LOGGED) {
+        it->over = 1;
+        it->due_s = HUGE_VAL;
+        return;
+    }
+    double slack = it->tokens + 1; /* the pacer says why */
+    int64_t covered = (int64_t)(slack / it->wire_bytes);
+    covered -= (double)covered * it->wire_bytes > slack;
+    if (covered < least(it->quantum, left + it->beyond)) {
+        await_tokens(it);
+        return;
+    }
+    int64_t size = least(least(covered, it->most), left), taken = -1;
+    if (!compose(it->composing, it->chunks + it->sent, size, it->first + it->sent, 0)) {
+        uint8_t *rows = it->composing->frames;
+        int64_t whole = HEADER_BYTES + it->composing->chunk_bytes;
+        int refused = it->sealing && (it->sealing->frame_bytes != whole ||
+                                      seal_rows(it->sealing, rows, size));
+        if (it->sealing) {
+            rows = it->sealing->rows;
+            whole += TAG_BYTES;
+        }
+        refused |= it->plain->datagram_bytes != whole;
+        taken = refused ? -1 : send_rows(it->segmented && size > 1 ? it->segmented : it->plain,
+                          (int)it->descriptor, rows, size);
+    }
+    if (taken > 0) {
+        it->at_s[it->batches] = now_s;
+        it->sizes[it->batches++] = taken;
+        it->sent += taken;
+        it->tokens -= (double)taken * it->wire_bytes;
+    }
+    /* Why fewer went, the caller finds out when it offers the rest. */
+    it->over = taken < size || it->sent == it->count || it->batches == LOGGED;
+    await_tokens(it);
+}
+
+/* A Coalescer of fast_path.py has the same rate and the same waits. */
+struct planned_receive {
+    struct receiving *receiving;
+    const struct sealing *sealing;
+    struct placing *placing;
+    double due_s, most_s, rate, since_s, last_s;
+    double most_datagrams, least_s, window_s, pause_s, decay;
+    double silence, lost_cost; /* as in a SilenceBudget */
+    int64_t count, missing;
+    int64_t newest; /* the latest one's number; below 0: they may come in any order */
+    int64_t reached; /* numbers since the first `newest` */
+    int64_t descriptor, over;
+    int64_t at_once; /* each is taken as it comes, until they may gather */
+    int64_t valid, gained;
+    /* Of the last batch: as `receive` says; whether it was left; whether there are no more. */
+    int64_t received, unplaced, drained;
+    double at_s;
+};
+
+static void measure(struct planned_receive *it, int64_t datagrams, double now_s)
+{
+    if (now_s - it->last_s > it->pause_s) {
+        it->since_s = now_s;
+        it->count = 0;
+    } else {
+        it->count += datagrams;
+        double elapsed_s = now_s - it->since_s, expected = it->decay * it->rate;
+        if (elapsed_s >= it->window_s) {
+            it->rate = (double)it->count / elapsed_s;
+            if (it->rate < expected)
+                it->rate = expected;
+            it->since_s = now_s;
+            it->count = 0;
+        }
+    }
+    it->last_s = now_s;
+}
+
+/* Whether a batch was sent after all before it, in its order. Whatever lies between is lost. */
+static int ascends(struct planned_receive *it, const uint8_t *frames, int64_t count, int64_t stride)
+{
+    int64_t newest = it->newest;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t number = number_of(frames + i * stride);
+        int64_t step = (number - newest) & NUMBER_MASK;
+        it->reached += step;
+        /* Half of the numbers are the past. */
+        if (!step || it->reached > NUMBER_MASK / 2)
+            return 0;
+        newest = number;
+    }
+    it->newest = newest;
+    return 1;
+}
+
+/* Whether the receiver has to answer what has come. */
+static int owes_message(const struct planned_receive *it, const uint32_t *stamps, int64_t count)
+{
+    if (it->newest < 0)
+        return (double)it->valid > it->silence;
+    for (int64_t i = 0; i < count; i++)
+        if (stamps[i] & ACK_REQUESTED)
+            return 1;
+    return (double)it->valid + (double)(it->reached - it->valid) * it->lost_cost > it->silence;
+}
+
+/* Whether a batch is what was expected, in the order that was; whatever else it may be is left to
+   the caller. */
+static int expected(struct planned_receive *it, int64_t rows)
+{
+    int64_t stride = it->receiving->datagram_bytes;
+    if (it->valid + rows > it->placing->room)
+        return 0;
+    if (it->sealing && it->sealing->frame_bytes + TAG_BYTES != stride)
+        return 0;
+    const uint8_t *at = it->receiving->rows;
+    if (it->sealing && open_rows(it->sealing, at, rows, NULL) != rows)
+        return 0;
+    return transfer_of(at, rows, stride) == it->placing->transfer &&
+           (it->newest < 0 || ascends(it, at, rows, stride));
+}
+
+/* Places one batch behind those before it; returns how many are valid. */
+static int64_t place_batch(struct planned_receive *it, int64_t rows)
+{
+    struct placing part = *it->placing;
+    part.stamps += it->valid;
+    part.chunks += it->gained;
+    part.room -= (uint32_t)it->valid; /* never less than has been gained */
+    int64_t valid = place(&part, it->receiving->rows, rows, it->receiving->datagram_bytes, 1);
+    if (valid < 0)
+        return 0; /* `expected` has checked it */
+    it->valid += valid;
+    it->gained += part.gained;
+    it->placing->newest = part.newest;
+    it->placing->farthest = part.farthest;
+    it->placing->ignored = part.ignored;
+    memcpy(it->placing->faults, part.faults, sizeof part.faults);
+    return valid;
+}
+
+/* Receives and places one batch. */
+static void take(struct planned_receive *it, double now_s)
+{
+    int64_t rows = it->received = receive(it->receiving, (int)it->descriptor);
+    it->unplaced = rows < 0 || (rows && !expected(it, rows));
+    it->drained = it->receiving->drained;
+    it->over |= it->unplaced;
+    if (it->over || !rows)
+        return;
+    const uint32_t *stamps = it->placing->stamps + it->valid;
+    int64_t valid = place_batch(it, rows);
+    it->at_s = now_s;
+    it->over |= it->placing->ignored || owes_message(it, stamps, valid);
+    measure(it, rows, now_s);
+}
+
+/* Takes what has come, and sets when to receive again. */
+API void receive_planned(struct planned_receive *it, double now_s)
+{
+    int64_t valid_before = it->valid;
+    uint64_t dropped = it->receiving->foreign + it->receiving->wrong_size;
+    it->drained = 0;
+    for (int call = 0; call < RECEIVES && !it->drained && !it->over; call++)
+        take(it, now_s);
+    if (it->at_once && it->drained && !it->over && it->valid == valid_before &&
+        it->receiving->foreign + it->receiving->wrong_size != dropped)
+        return; /* what is dropped alone is nothing to decide about */
+    double half = (double)(it->missing - it->gained) / 2;
+    double wait_s = (half < it->most_datagrams ? half : it->most_datagrams) / it->rate;
+    if (wait_s > it->most_s || !it->rate)
+        wait_s = it->rate ? it->most_s : 0;
+    int may_wait = wait_s >= it->least_s;
+    it->over |= it->valid == valid_before || !it->drained || it->gained >= it->missing;
+    it->over |= it->at_once ? may_wait : !may_wait;
+    it->due_s = it->at_once ? HUGE_VAL : now_s + wait_s;
+}
+
+/* Receives for plans that do so at once; returns how many other descriptors are ready. */
+static int64_t receive_at_once(struct planned_receive *const *receiving, int64_t receives,
+                               struct pollfd *waiting, int64_t count, int64_t ready)
+{
+    double now_s = clock_s();
+    for (int64_t i = 0; i < receives; i++)
+        for (int64_t j = 0; receiving[i]->at_once && j < count; j++)
+            if (waiting[j].fd == receiving[i]->descriptor && waiting[j].revents == POLLIN) {
+                receive_planned(receiving[i], now_s);
+                waiting[j].revents = 0;
+                ready--;
+            }
+    return ready;
+}
+
+/* Waits for descriptors until `until_s` and carries out plans meanwhile. Once any of them is due,
+   what would be due within `coalesced_s` is received too. Returns how many descriptors are ready,
+   or -errno. */
+API int64_t wait_with_plans(struct planned_send *const *sending, int64_t sends,
+                            struct planned_receive *const *receiving, int64_t receives,
+                            struct pollfd *waiting, int64_t count, double until_s,
+                            double coalesced_s)
+{
+    for (;;) {
+        double now_s = clock_s(), due_s = until_s, soon_s = now_s;
+        int64_t over = 0;
+        for (int64_t i = 0; i < sends; i++)
+            if (sending[i]->due_s <= now_s)
+                soon_s = now_s + coalesced_s;
+        for (int64_t i = 0; i < receives; i++)
+            if (receiving[i]->due_s <= now_s)
+                soon_s = now_s + coalesced_s;
+        for (int64_t i = 0; i < sends; i++) {
+            if (sending[i]->due_s <= now_s)
+                send_planned(sending[i], now_s);
+            over |= sending[i]->over;
+            due_s = sending[i]->due_s < due_s ? sending[i]->due_s : due_s;
+        }
+        for (int64_t i = 0; i < receives; i++) {
+            if (receiving[i]->due_s <= soon_s)
+                receive_planned(receiving[i], now_s);
+            over |= receiving[i]->over;
+            due_s = receiving[i]->due_s < due_s ? receiving[i]->due_s : due_s;
+        }
+        double left_s = over ? 0 : due_s - clock_s();
+        struct timespec left = {0, 0};
+        if (left_s > 0) {
+            left.tv_sec = (time_t)left_s;
+            left.tv_nsec = (long)((left_s - (double)left.tv_sec) * 1e9);
+        }
+        int64_t ready = ppoll(waiting, (nfds_t)count, &left, NULL);
+        if (ready < 0)
+            return errno == EINTR ? 0 : -errno;
+        if (ready)
+            ready = receive_at_once(receiving, receives, waiting, count, ready);
+        for (int64_t i = 0; i < receives; i++)
+            over |= receiving[i]->over;
+        if (ready || over || now_s >= until_s)
+            return ready;
+    }
+}

@@ -21,13 +21,11 @@ from testbed.transport.messages import (
     Welcome,
     body_limits,
 )
-from testbed.transport.native import HOT_PATH
-from testbed.transport.net.addresses import IP_HEADER_BYTES, Host
+from testbed.transport.native.fast_path import FAST_PATH
+from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, check_chunk_fits, too_large
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.link import DataChannel
-from testbed.transport.net.listener import listen
-from testbed.transport.net.path_mtu import check_chunk_fits, too_large
-from testbed.transport.net.sealing import authentication
+from testbed.transport.net.control import listen
+from testbed.transport.net.driver import DataChannel
 from testbed.transport.net.tcp import (
     TcpConnection,
     TcpData,
@@ -36,8 +34,8 @@ from testbed.transport.net.tcp import (
     get_congestion_control,
     set_congestion_control,
 )
-from testbed.transport.net.udp_data import MAX_DRAINS, UdpData
-from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.net.tls import authentication
+from testbed.transport.net.udp import MAX_DRAINS, UdpData, UdpSocket
 from testbed.transport.order import NONE, sending_order
 from testbed.transport.repair import REPAIRS
 from testbed.transport.sending_path import SendingPath
@@ -51,7 +49,7 @@ class Carrier(ABC):
     """Makes connections and their data channels."""
 
     kind = Connection
-    # Server: where each worker's connection for data is accepted, if it needs one.
+    # The server's: where each worker's connection for data is accepted, if it needs one.
     listeners: Mapping[str, socket.socket] = {}
 
     def __init__(
@@ -67,20 +65,19 @@ class Carrier(ABC):
             late_s=config.late_s,
             transfers_in_flight=config.transfers_in_flight,
             tensor_by_tensor=config.tensor_by_tensor,
-            hot_path=HOT_PATH,
+            fast_path=FAST_PATH,
         )
 
     def connection(
         self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
     ) -> Connection:
-        """A new connection with a peer, which may have had one before."""
+        """Makes a new connection with a peer, which may have had one before."""
         path, settings = self._path(peer), self._settings
         return self.kind(
             peer=peer, settings=settings, path=path, now_s=now_s, hello=hello, welcome=welcome
         )
 
     def _path(self, peer: str) -> SendingPath | None:
-        """What a new connection's datagrams need."""
         return None
 
     @property
@@ -90,14 +87,14 @@ class Carrier(ABC):
 
     @abstractmethod
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
-        """The channel of a connection whose peer's port is known."""
+        """Makes the data channel of a connection, to the peer's port."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """See `Endpoint.facts`."""
 
     def counters(self) -> Counter[str]:
-        """Datagrams that the sockets ignored, by reason."""
+        """Counts the datagrams that the sockets ignored, by reason."""
         return Counter()
 
     def close(self) -> None:  # noqa: B027 - optional to override
@@ -105,7 +102,7 @@ class Carrier(ABC):
 
 
 class UdpCarrier(Carrier):
-    """Our own transport: a UDP socket per peer."""
+    """Carries data in our own datagrams, by a UDP socket per peer."""
 
     def __init__(
         self,
@@ -114,7 +111,7 @@ class UdpCarrier(Carrier):
         local: Host,
         hosts: Mapping[str, Host],
     ) -> None:
-        """Makes what a user may have written: ValueError where it does not fit."""
+        """ValueError where a user's own congestion control or the sockets do not fit."""
         protocol = config.protocol
         super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
         self._sockets, self._local, self._hosts = sockets, local, hosts
@@ -163,11 +160,11 @@ class UdpCarrier(Carrier):
         if config.is_server:
             self._forget(udp)
         udp.set_peer(host.at(port))
-        # Arrivals may gather until half the buffer is full, at the rate of this side.
+        # Arrivals may coalesce until half the buffer is full, at the rate of this side.
         rate_bps, chunk_bytes = config.rate_bps, config.layout.chunk_bytes
         return UdpData(
             udp,
-            gather_s=math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8),
+            coalesce_s=math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8),
             measured=config.protocol.measures,
             leave_out=config.leave_out,
             too_large=partial(
@@ -180,7 +177,7 @@ class UdpCarrier(Carrier):
         )
 
     def _forget(self, udp: UdpSocket) -> None:
-        """Drops what a worker's former self has sent: it would pass for the new one's."""
+        """Drops what a worker sent before it joined again: it would pass for new datagrams."""
         udp.seal, seal_ = None, udp.seal
         for _ in range(MAX_DRAINS):
             if udp.receive()[1]:
@@ -190,7 +187,7 @@ class UdpCarrier(Carrier):
     def facts(self) -> dict[str, Any]:
         used = {
             "congestion_control": self._config.protocol.congestion_control,
-            "compiled": HOT_PATH.compiled,
+            "compiled": FAST_PATH.compiled,
         }
         return {peer: udp.facts() | used for peer, udp in self._sockets.items()}
 
@@ -199,7 +196,7 @@ class UdpCarrier(Carrier):
 
 
 class TcpCarrier(Carrier):
-    """One kernel TCP connection per peer for data."""
+    """Carries data by one kernel TCP connection per peer."""
 
     kind = TcpConnection
 
@@ -220,7 +217,7 @@ class TcpCarrier(Carrier):
         return 0
 
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
-        """Worker: connects to the server's port for its data."""
+        """Connects a worker to the server's port for its data."""
         config = self._config
         data = self._sockets[connection.peer]
         hello = Hello(session=config.session, name=config.name, terms=config.terms)
@@ -236,11 +233,11 @@ class TcpCarrier(Carrier):
         return self.accepted(connection, data)
 
     def check(self, data: socket.socket) -> None:
-        """ProtocolError for a connection for data that will not do."""
+        """ProtocolError for a connection for data with another congestion control."""
         check_congestion_control(data, self._config.protocol.congestion_control)
 
     def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
-        """The channel of a connection that has its connection for data."""
+        """Makes the channel of a connection that has its connection for data."""
         if (previous := self._channels.pop(connection.peer, None)) is not None:
             previous.socket.close()
         channel = self._channels[connection.peer] = TcpData(
@@ -265,7 +262,7 @@ def _await_welcome(connection: socket.socket) -> None:
     parser = ControlParser({kind: body_limits(1)[kind] for kind in kinds})
     messages: list[ControlMessage] = []
     while not messages:
-        # Data may follow the WELCOME at once; their bytes must stay in the socket.
+        # Data may follow the WELCOME at once, and must stay in the socket.
         data = connection.recv(parser.missing_bytes)
         if not data:
             raise ProtocolError("the connection for data was closed without a WELCOME")
@@ -277,13 +274,13 @@ def _await_welcome(connection: socket.socket) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSockets:
-    """One of the two kinds, by peer.
+    """An endpoint's data sockets by peer, of one of the two kinds.
 
-    They are opened before anything else of an endpoint: their large buffers need a power
-    (CAP_NET_ADMIN) that a process may lay aside before it runs a user's own code.
+    They are opened before anything else: their large buffers need CAP_NET_ADMIN, a privilege that
+    a process may drop before it runs a user's own code.
     """
 
-    udp: Mapping[str, UdpSocket]  # our own datagrams
+    udp: Mapping[str, UdpSocket]
     tcp: Mapping[str, socket.socket]
 
     def close(self) -> None:
@@ -328,7 +325,9 @@ def open_data_sockets(
 
 def _tcp(local: Host, port: int, congestion_control: str, is_server: bool) -> socket.socket:
     if is_server:
-        return listen(local.at(port), lambda each: set_congestion_control(each, congestion_control))
+        return listen(
+            local.at(port), lambda listener: set_congestion_control(listener, congestion_control)
+        )
     connection = socket.socket(local.family, socket.SOCK_STREAM)
     try:
         set_congestion_control(connection, congestion_control)

@@ -12,8 +12,7 @@ from testbed.transport.events import Observer
 from testbed.transport.joining import SERVER
 from testbed.transport.layout import PayloadLayout, layout_of
 from testbed.transport.messages import check_u32
-from testbed.transport.net.sealing import TAG_BYTES
-from testbed.transport.net.tls import Credentials
+from testbed.transport.net.tls import TAG_BYTES, Credentials
 from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.presets import ProtocolConfig
 from testbed.transport.settings import LeaveOut

@@ -3,7 +3,6 @@
 What it does for one peer at a time is bounded, so that no peer can starve the others.
 """
 
-import itertools
 import math
 import os
 import select
@@ -12,93 +11,95 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from testbed.transport.events import Event
-from testbed.transport.native.hot_path import Arriving, Departing, Polled, wait_working
-from testbed.transport.net.link import DataChannel, Link
-from testbed.transport.net.listener import Listener
-from testbed.transport.net.stream import Stream
-from testbed.transport.routine import COALESCED_S
+from testbed.transport.connection import Connection, ConnectionState
+from testbed.transport.events import OBSERVATION_INTERVAL_S, Event, Observer
+from testbed.transport.fast_path import COALESCED_S
+from testbed.transport.native.fast_path import PlannedReceive, PlannedSend, Polled, wait_with_plans
+from testbed.transport.net.control import HedgeChannel, Listener, Stream
 
 _LINGER_S = 1.0
-_LONGEST_WAIT_S = 60.0  # a selector takes no infinite one
+_LONGEST_WAIT_S = 60.0  # poll takes no infinite one
+_LONGEST_PLAN_S = 0.1  # a signal is handled only between waits
 # Connections that have ended stay a while, so that their last message can be read.
 _MOST_ENDED = 16
-# During a longer wait nobody would hear a signal.
-_LONGEST_ROUTINE_S = 0.1
+# What is read of a peer's control messages at a time, unless one alone is longer: the shortest that
+# need work, empty ACKs, then take some milliseconds, and other peers are served in between.
+_CONTROL_BYTES = 1 << 11
 
 
 class Waiter:
-    """The sockets of which something is wanted. Those that stay as they are cost no call."""
+    """The sockets to wait for. Those whose events stay the same cost no call."""
 
     def __init__(self) -> None:
-        self._wanted: dict[Any, tuple[int, int]] = {}  # descriptor and events, as poll has them
+        self._events: dict[Any, tuple[int, int]] = {}  # of each item: descriptor, events of poll
         self._items: dict[int, Any] = {}
-        self._polled: Polled | None = None  # of what is wanted now
+        self._polled: Polled | None = None  # made of these events
 
-    def want(self, item: Any, *, reading: bool, writing: bool) -> None:
-        """From now on waits until the item can be read, or written, or for neither."""
+    def register(self, item: Any, *, reading: bool, writing: bool) -> None:
+        """Waits from now on until the item can be read, or written, or for neither."""
         events = reading * select.POLLIN | writing * select.POLLOUT
-        known = self._wanted.get(item)
-        if known is not None and known[1] == events:
+        registered = self._events.get(item)
+        if registered is not None and registered[1] == events:
             return
-        descriptor = item.fileno() if known is None else known[0]
-        self._wanted[item], self._items[descriptor] = (descriptor, events), item
+        descriptor = item.fileno() if registered is None else registered[0]
+        self._events[item], self._items[descriptor] = (descriptor, events), item
         self._polled = None
 
-    def forget(self, item: Any) -> None:
-        """Nothing is wanted any more; call it before the item's socket is closed."""
-        known = self._wanted.pop(item, None)
-        if known is not None and self._items.get(known[0]) is item:
-            del self._items[known[0]]
+    def unregister(self, item: Any) -> None:
+        """Waits for the item no longer; call it before the item's socket is closed."""
+        registered = self._events.pop(item, None)
+        if registered is not None and self._items.get(registered[0]) is item:
+            del self._items[registered[0]]
         self._polled = None
 
     def wait(
-        self, until_s: float, going: Sequence[Departing] = (), coming: Sequence[Arriving] = ()
+        self,
+        until_s: float,
+        sends: Sequence[PlannedSend] = (),
+        receives: Sequence[PlannedReceive] = (),
     ) -> tuple[list[Any], list[Any]]:
-        """Waits until an item can be read or written, a time comes, or a routine is over.
+        """Waits until an item can be read or written, a time comes, or a plan ends.
 
         Returns the items that can be read, and those that can be written or have an error.
         """
         if self._polled is None:
-            self._polled = Polled([each for each in self._wanted.values() if each[1]])
-        found = wait_working(going, coming, self._polled, until_s)
-        items = [(self._items[descriptor], events) for descriptor, events in found]
-        ready, roomy = (
-            [item for item, events in items if self._wanted[item][1] & kind and events & ~other]
+            self._polled = Polled([entry for entry in self._events.values() if entry[1]])
+        ready = wait_with_plans(sends, receives, self._polled, until_s)
+        items = [(self._items[descriptor], events) for descriptor, events in ready]
+        readable, writable = (
+            [item for item, events in items if self._events[item][1] & kind and events & ~other]
             for kind, other in ((select.POLLIN, select.POLLOUT), (select.POLLOUT, select.POLLIN))
         )
-        return ready, roomy
+        return readable, writable
 
 
 class Alarm:
-    """A descriptor that can be read once it has been rung."""
+    """A descriptor that can be read once the alarm is set: any thread wakes the driver up by it."""
 
     def __init__(self) -> None:
-        self.rung = False  # whether it has been rung since it was last cleared
+        self.is_set = False
         self._descriptor = -1
         # The descriptor's number may be another file's once it is closed.
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """For a selector; opens it first."""
         if self._descriptor < 0:
             with self._lock:
-                self._descriptor = os.eventfd(int(self.rung), os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                self._descriptor = os.eventfd(int(self.is_set), os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         return self._descriptor
 
-    def ring(self) -> None:
-        """Any thread may call it, also when nobody waits yet or any more."""
+    def set(self) -> None:
+        """Wakes up a wait, now or later; any thread may call it, also after `close`."""
         with self._lock:
-            if not self.rung and self._descriptor >= 0:
+            if not self.is_set and self._descriptor >= 0:
                 os.eventfd_write(self._descriptor, 1)
-            self.rung = True
+            self.is_set = True
 
     def clear(self) -> None:
-        """The one who waited has heard it."""
         with self._lock:
-            if self.rung and self._descriptor >= 0:
+            if self.is_set and self._descriptor >= 0:
                 os.eventfd_read(self._descriptor)
-            self.rung = False
+            self.is_set = False
 
     def close(self) -> None:
         with self._lock:
@@ -107,26 +108,193 @@ class Alarm:
                 self._descriptor = -1
 
     def abandon(self) -> None:
-        """In a process that was forked, perhaps while another thread of its parent rang."""
+        """Closes it in a forked process, whose parent may have held the lock in another thread."""
         self._lock = threading.Lock()
         self.close()
+
+
+class DataChannel:
+    """What carries the data between this side and one peer; this one carries nothing."""
+
+    # Plans that are carried out during a wait: see `fast_path`.
+    sending: PlannedSend | None = None
+    receiving: PlannedReceive | None = None
+    # Until when arrivals may coalesce before they are `read`; -math.inf for not at all.
+    unread_until_s = -math.inf
+    blocked = False  # whether `write` waits until there is room in the socket
+
+    def fileno(self) -> int:
+        return -1
+
+    def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        """Hands over what has arrived, up to a limit."""
+
+    def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        """Hands over all that arrived before now."""
+
+    def write(self, connection: Connection, now_s: float) -> None:
+        """Sends what the connection offers, up to a limit."""
+
+    def due_s(self, connection_due_s: float) -> float:
+        """When `write` is due, given when the connection has to be called."""
+        return connection_due_s
+
+    @property
+    def reading(self) -> bool:
+        """Whether to wait for arrivals now."""
+        return True
+
+    def begin_plans(self, connection: Connection, now_s: float) -> bool:
+        """Sets `sending` and `receiving`; returns whether there is a plan."""
+        return False
+
+    @property
+    def worked(self) -> bool:
+        """Whether a plan has done anything, or leaves a decision: then it must be ended."""
+        sending, receiving = self.sending, self.receiving
+        return (sending is not None and sending.worked) or (
+            receiving is not None and receiving.worked
+        )
+
+    def end_plans(self, connection: Connection, now_s: float) -> None:
+        """Reports what the plans did during a wait that is over."""
+
+    def wake_up(self) -> None:
+        """Lets arrivals coalesce no longer."""
+        self.unread_until_s = -math.inf
+
+
+NO_DATA = DataChannel()
+
+
+class Link:
+    """One peer's connection with its channels: control stream, data, and hedges of the stream."""
+
+    planned = False  # whether `data` has plans, which are carried out while the driver waits
+    hedges: HedgeChannel | None = None
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: Stream,
+        data: DataChannel = NO_DATA,
+        observer: Observer | None = None,
+        whole_by_s: float = math.inf,
+    ) -> None:
+        """Where it has no data by `whole_by_s` the connection ends."""
+        self.connection = connection
+        self.stream = stream
+        self.data = data
+        self.due_s = -math.inf  # when `work` has to be called at the latest
+        self._deadline_s = -math.inf
+        self._observer = observer
+        self._observe_s = -math.inf
+        self._whole_by_s = whole_by_s
+
+    @property
+    def has_data(self) -> bool:
+        """Whether the peer has joined on both channels."""
+        return self.data is not NO_DATA
+
+    @property
+    def present(self) -> bool:
+        """Whether transfers can be posted."""
+        return self.has_data and self.connection.state is ConnectionState.OPEN
+
+    def receive(self, ready: Collection[Any], now_s: float, *, attentive: bool) -> None:
+        """Hands over what has arrived on the channels that are ready."""
+        data, connection = self.data, self.connection
+        if self.stream in ready:
+            waited = not attentive or not self.stream.drained  # the rest of the last call
+            received = self.stream.read(max(_CONTROL_BYTES, connection.awaited_bytes))
+            if self.hedges is not None:
+                received = self.hedges.new(received)
+            # What was sent before must not be reported as missing, and may still wait.
+            data.read_backlog(connection, now_s, waited=not attentive)
+            if received:
+                connection.on_control(received, now_s, waited=waited)
+        elif data in ready:
+            data.read(connection, now_s, waited=not attentive)
+        hedges = self.hedges
+        if hedges is not None and hedges in ready and (received := hedges.read(now_s)):
+            data.read_backlog(connection, now_s, waited=not attentive)
+            connection.on_control(received, now_s, waited=True)
+
+    def work(self, now_s: float, *, attentive: bool = True) -> None:
+        """Does what is due: deadlines, datagrams, control messages.
+
+        No deadline passes unless it is `attentive`: what came meanwhile has not been read yet.
+        """
+        connection, data, self.planned = self.connection, self.data, False
+        if -math.inf < data.unread_until_s <= now_s + COALESCED_S:
+            data.read(connection, now_s, waited=True)
+        if attentive and now_s >= self._deadline_s:
+            connection.on_deadline(now_s)
+        if self._observer is not None and now_s >= self._observe_s:
+            sender = next(iter(connection.outgoing.senders.values()), None)
+            if sender is not None:
+                self._observe_s = now_s + OBSERVATION_INTERVAL_S
+                self._observer(sender.observe(connection.peer, now_s))
+        self._write_control(now_s)  # WORTH goes before the data that it describes
+        data.write(connection, now_s)
+        self._write_control(now_s)
+        if self.hedges is not None:
+            self.hedges.work(connection, now_s, attentive=attentive)
+        whole_by_s = math.inf if self.has_data else self._whole_by_s
+        if attentive:
+            self.stream.expire(now_s)
+        if self.stream.closed is not None:
+            connection.on_control_closed(self.stream.closed)
+        if attentive:
+            if now_s >= whole_by_s:
+                connection.on_control_closed("it opened no connection for its data")
+            self.planned = data.begin_plans(connection, now_s)
+        self._set_due(now_s, whole_by_s)
+
+    def _set_due(self, now_s: float, whole_by_s: float) -> None:
+        connection, data = self.connection, self.data
+        sending = self.planned and data.sending is not None
+        receiving = self.planned and data.receiving is not None
+        deadline_s = connection.next_deadline_s(now_s, planned=sending)
+        self._deadline_s = math.inf if deadline_s is None else deadline_s
+        self.due_s = data.due_s(self._deadline_s)
+        if data.unread_until_s > -math.inf and not receiving:
+            self.due_s = min(self.due_s, data.unread_until_s)
+        if sending and self._observer is not None:
+            self.due_s = min(self.due_s, self._observe_s)
+        if connection.lost is None:
+            self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
+            if self.hedges is not None:
+                self.due_s = min(self.due_s, self.hedges.due_s(connection))
+
+    def _write_control(self, now_s: float) -> None:
+        if not (messages := self.connection.control()):
+            return
+        if self.hedges is None:
+            self.stream.write(messages)
+        else:
+            self.hedges.write(messages, now_s)
+
+    def end_plans(self, now_s: float) -> None:
+        self.planned = False
+        self.data.end_plans(self.connection, now_s)
 
 
 class Driver:
     """Runs the links of one endpoint."""
 
     def __init__(self, on_event: Callable[[str, Event], None]) -> None:
-        """`on_event` hears what connections tell, with the peer's name."""
+        """`on_event` is called with the peer's name for each event of its connection."""
         self.links: dict[str, Link] = {}  # the peers that have not ended, by name
-        self.listeners: list[Listener] = []  # the listening ports
+        self.listeners: list[Listener] = []
         self.alarm = Alarm()  # ends a wait from another thread
         self._on_event = on_event
         self._waiter = Waiter()
-        # By name, of those links that have been worked on: when each wants to be, and until when
-        # its arrivals gather.
+        # Of the links that have worked, by name: when each is due, and until when its arrivals
+        # coalesce.
         self._due_s: dict[str, float] = {}
-        self._gathering_s: dict[str, float] = {}
-        self._routines: dict[str, DataChannel] = {}
+        self._coalescing_s: dict[str, float] = {}
+        self._planned: dict[str, DataChannel] = {}
         self._owners: dict[Any, str] = {}
         self._accepting: set[Any] = set()
         self._ended: list[Stream] = []
@@ -140,13 +308,16 @@ class Driver:
         *,
         until_alarm: bool = False,
     ) -> bool:
-        """Works until `finished` and all that was said is on its way; False when time is over."""
-        self._attentive = False  # what came while nobody looked may have waited for long
+        """Works until `finished` and all control messages to `peers` are on their way.
+
+        False when `until_s` has come before.
+        """
+        self._attentive = False  # what came between two calls may have waited for long
         self._until_alarm = until_alarm
         for link in self.links.values():
-            link.data.wake()
+            link.data.wake_up()
         self._due_s.clear()  # the application may have changed anything
-        self._gathering_s.clear()
+        self._coalescing_s.clear()
         over = False
         while True:
             self._work(time.monotonic())
@@ -162,25 +333,24 @@ class Driver:
             self._attentive = True
             over = time.monotonic() >= until_s
 
-    def touch(self, name: str) -> None:
-        """The application has given a link something to do."""
+    def notify(self, name: str) -> None:
+        """Lets a link work at once: the application has given it something to do."""
         self._due_s[name] = -math.inf
 
     def end(self, name: str) -> None:
         """Ends a link; its last messages may still be read by the peer."""
         link = self.links.pop(name)
-        self._due_s.pop(name, None)
-        self._gathering_s.pop(name, None)
-        self._routines.pop(name, None)
+        for of_links in (self._due_s, self._coalescing_s, self._planned):
+            of_links.pop(name, None)
         for channel in (link.stream, link.data, link.hedges):
             self._owners.pop(channel, None)
-            self._waiter.forget(channel)
+            self._waiter.unregister(channel)
         if link.hedges is not None:
             link.hedges.close()
         self.close_later(link.stream)
 
     def close_later(self, stream: Stream) -> None:
-        """Ends a stream, which stays a while so that what was said last can be read."""
+        """Ends a stream, which stays a while so that its last message can be read."""
         stream.finish()
         self._ended.append(stream)
         if len(self._ended) > _MOST_ENDED:
@@ -191,115 +361,117 @@ class Driver:
             for name in self.links:
                 self._due_s.setdefault(name, -math.inf)
         due = [name for name, due_s in self._due_s.items() if due_s <= now_s]
-        if due and self._gathering_s:
+        if due and self._coalescing_s:
             soon_s = now_s + COALESCED_S
             due += [
                 name
-                for name, until_s in self._gathering_s.items()
+                for name, until_s in self._coalescing_s.items()
                 if until_s <= soon_s and self._due_s[name] > now_s
             ]
         for name in due:
             if (link := self.links.get(name)) is None:
-                continue  # what another one told has ended it
-            link.work(now_s, looked=self._attentive)
+                continue  # another link's event has ended it
+            link.work(now_s, attentive=self._attentive)
             self._due_s[name] = link.due_s
-            while events := link.connection.events():  # hearing one may cause the next
+            while events := link.connection.events():  # one may cause the next
                 for event in events:
                     self._on_event(name, event)
             if self.links.get(name) is link:
-                self._attend(name, link)
+                self._register(name, link)
 
-    def _attend(self, name: str, link: Link) -> None:
-        """Waits for a link's sockets, as it wants now."""
-        stream, data = link.stream, link.data
-        self._waiter.want(stream, reading=True, writing=stream.has_unsent)
-        self._owners[stream] = name
+    def _register(self, name: str, link: Link) -> None:
+        """Waits for a link's sockets, as it needs now."""
+        self._waiter.register(link.stream, reading=True, writing=link.stream.has_unsent)
+        self._owners[link.stream] = name
         if link.hedges is not None:
-            self._waiter.want(link.hedges, reading=True, writing=False)
+            self._waiter.register(link.hedges, reading=True, writing=False)
             self._owners[link.hedges] = name
         if not link.has_data:
             return
-        unread_until_s = data.unread_until_s
-        if link.routine:
-            self._routines[name] = data
+        data = link.data
+        if link.planned:
+            self._planned[name] = data
         else:
-            self._routines.pop(name, None)
-        if unread_until_s > -math.inf and (not link.routine or data.coming is None):
-            self._gathering_s[name] = unread_until_s
+            self._planned.pop(name, None)
+        coalescing = data.unread_until_s > -math.inf
+        if coalescing and (not link.planned or data.receiving is None):
+            self._coalescing_s[name] = data.unread_until_s
         else:
-            self._gathering_s.pop(name, None)
-        reading = data.reading and unread_until_s == -math.inf
-        self._waiter.want(data, reading=reading, writing=data.blocked)
+            self._coalescing_s.pop(name, None)
+        self._waiter.register(data, reading=data.reading and not coalescing, writing=data.blocked)
         self._owners[data] = name
 
     def _wait(self, until_s: float) -> None:
-        until_s = min(until_s, self._serve_listeners(), *self._due_s.values())
-        self._waiter.want(self.alarm, reading=self._until_alarm, writing=False)
-        longest_s = _LONGEST_ROUTINE_S if self._routines else _LONGEST_WAIT_S
-        routines = self._routines.values()
+        until_s = min(until_s, self._register_listeners(), *self._due_s.values())
+        self._waiter.register(self.alarm, reading=self._until_alarm, writing=False)
+        longest_s = _LONGEST_PLAN_S if self._planned else _LONGEST_WAIT_S
+        planned = self._planned.values()
         try:
-            ready, roomy = self._waiter.wait(
+            readable, writable = self._waiter.wait(
                 min(until_s, time.monotonic() + longest_s),
-                [data.going for data in routines if data.going is not None],
-                [data.coming for data in routines if data.coming is not None],
+                [data.sending for data in planned if data.sending is not None],
+                [data.receiving for data in planned if data.receiving is not None],
             )
-        finally:  # also when a signal's handler raises: what was done is done
-            self._end_routines()
+        finally:  # also when a signal's handler raises: the plans may have worked
+            self._end_plans()
         now_s = time.monotonic()
         # In the order of the links, not of their sockets.
-        woken = {self._owners[item] for item in (*ready, *roomy) if item in self._owners}
-        for name in woken if len(woken) < 2 else [each for each in self.links if each in woken]:
+        woken = {self._owners[item] for item in (*readable, *writable) if item in self._owners}
+        for name in woken if len(woken) < 2 else [name for name in self.links if name in woken]:
             link = self.links[name]
-            if link.stream in roomy:
+            if link.stream in writable:
                 link.stream.flush()
-            if link.stream in ready or link.data in ready or link.hedges in ready:
-                link.take(ready, now_s, attentive=self._attentive)
+            if link.stream in readable or link.data in readable or link.hedges in readable:
+                link.receive(readable, now_s, attentive=self._attentive)
             self._due_s[name] = -math.inf
-        self._welcome(ready, roomy, now_s)
+        self._serve_listeners(readable, writable, now_s)
 
-    def _end_routines(self) -> None:
-        """Notes what was done of the links' routines during the wait."""
-        for name, data in [each for each in self._routines.items() if each[1].worked]:
-            del self._routines[name]
+    def _end_plans(self) -> None:
+        """Reports what the links' plans did during the wait."""
+        for name, data in [entry for entry in self._planned.items() if entry[1].worked]:
+            del self._planned[name]
             link = self.links.get(name)
-            if link is not None and link.routine and link.data is data:
-                link.end_routine(time.monotonic())
+            if link is not None and link.planned and link.data is data:
+                link.end_plans(time.monotonic())
                 self._due_s[name] = -math.inf
 
-    def _serve_listeners(self) -> float:
-        """Waits for who comes; returns until when at most."""
-        here: set[Any] = {*self.listeners}
+    def _register_listeners(self) -> float:
+        """Waits for new connections; returns until when at most."""
+        accepting: set[Any] = {*self.listeners}
         until_s = math.inf
         for listener in self.listeners:
-            self._waiter.want(listener, reading=True, writing=False)
+            self._waiter.register(listener, reading=True, writing=False)
             for arrival in listener.arrivals:
-                self._waiter.want(arrival, reading=True, writing=arrival.stream.has_unsent)
-                here.add(arrival)
+                writing = arrival.stream.has_unsent
+                self._waiter.register(arrival, reading=True, writing=writing)
+                accepting.add(arrival)
             until_s = min(until_s, listener.until_s)
-        for gone in self._accepting - here:
-            self._waiter.forget(gone)
-        self._accepting = here
+        for gone in self._accepting - accepting:
+            self._waiter.unregister(gone)
+        self._accepting = accepting
         return until_s
 
-    def _welcome(self, ready: Collection[Any], roomy: Collection[Any], now_s: float) -> None:
-        if not self._accepting.isdisjoint(ready):
+    def _serve_listeners(
+        self, readable: Collection[Any], writable: Collection[Any], now_s: float
+    ) -> None:
+        if not self._accepting.isdisjoint(readable):
             self._due_s.clear()  # a link may get its data's connection
         for listener in self.listeners:
             for arrival in list(listener.arrivals):
-                if arrival in roomy:
+                if arrival in writable:
                     arrival.stream.flush()
-                if arrival in ready:
+                if arrival in readable:
                     listener.read(arrival)
-            if listener in ready:
+            if listener in readable:
                 listener.accept(now_s)
             listener.expire(now_s)
 
     def close(self) -> None:
-        """Ends all links and listeners. What was said before still arrives."""
+        """Ends all links and listeners. Messages that were sent before still arrive."""
         for listener in self.listeners:
             listener.close()
         self.listeners.clear()
-        self._waiter.forget(self.alarm)
+        self._waiter.unregister(self.alarm)
         self.alarm.close()
         for name in list(self.links):
             self.end(name)
@@ -309,8 +481,13 @@ class Driver:
         self._ended.clear()
 
     def abandon(self) -> None:
-        """Closes this process's copies of a parent's links and listeners. Nothing is said."""
-        ends = ((link.stream, link.hedges) for link in self.links.values())
-        for held in (*self.listeners, *self._ended, *itertools.chain(*ends)):
-            if held is not None:
-                held.close()
+        """Closes a forked process's copies of links and listeners, and sends nothing."""
+        self.alarm.abandon()
+        for listener in self.listeners:
+            listener.close()
+        for stream in self._ended:
+            stream.close()
+        for link in self.links.values():
+            link.stream.close()
+            if link.hedges is not None:
+                link.hedges.close()

@@ -24,8 +24,7 @@ from testbed.transport.joining import SERVER
 from testbed.transport.messages import MAX_ANNOUNCEMENT_BYTES
 from testbed.transport.net.carriers import DataSockets
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.driver import Driver
-from testbed.transport.net.link import Link
+from testbed.transport.net.driver import Driver, Link
 from testbed.transport.net.membership import Membership
 from testbed.transport.tolerance import Fixed, StopRuleFactory
 
@@ -224,7 +223,7 @@ class Endpoint:
             elif peer in self._gone:
                 handle.end(peer, self._gone[peer])
                 continue
-            self._driver.touch(peer)  # if it has just ended, to hear why
+            self._driver.notify(peer)  # if it has just ended, to hear why
         self._handles.append(handle)  # nothing that was refused is awaited
         return handle
 
@@ -244,7 +243,7 @@ class Endpoint:
 
         def finished() -> bool:
             begun = unless_begun is not None and self.begun(unless_begun)
-            return bool(ended()) or self._driver.alarm.rung or begun
+            return bool(ended()) or self._driver.alarm.is_set or begun
 
         self._driver.run(
             finished,
@@ -270,7 +269,7 @@ class Endpoint:
 
     def wake(self) -> None:
         """Makes `poll` return, this time or the next; any thread may call it, at any time."""
-        self._driver.alarm.ring()
+        self._driver.alarm.set()
 
     def _await(self, handle: Handle) -> None:
         """Returns when the handle is done, or raises PeerLost."""
@@ -305,7 +304,7 @@ class Endpoint:
             )
         for name, link in self._present().items():
             link.connection.announce(body)
-            self._driver.touch(name)
+            self._driver.notify(name)
         self._driver.run(lambda: True)
         if self._gone and (not self._config.survive_peers or not self._present()):
             raise PeerLost(*next(iter(self._gone.items())))
@@ -323,7 +322,7 @@ class Endpoint:
         link = self._driver.links.get(SERVER)
         if link is not None and not self._announcements:
             link.connection.await_announcement(time.monotonic())
-            self._driver.touch(SERVER)
+            self._driver.notify(SERVER)
         self._driver.run(lambda: bool(self._announcements or self._gone))
         if not self._announcements:
             raise PeerLost(SERVER, self._gone[SERVER])
@@ -354,7 +353,6 @@ class Endpoint:
     def abandon(self) -> None:
         """In a forked process: the endpoint is its parent's, and not open here."""
         self._open = False
-        self._driver.alarm.abandon()
         self._driver.abandon()
         self._membership.close()
 

@@ -1,4 +1,4 @@
-"""Who takes part: lets workers in or joins the server, now and again later."""
+"""Membership: the server admits workers, a worker joins the server, now and again later."""
 
 import os
 import socket
@@ -22,10 +22,17 @@ from testbed.transport.net.carriers import (
     open_data_sockets,
 )
 from testbed.transport.net.config import EndpointConfig
-from testbed.transport.net.driver import Driver
-from testbed.transport.net.link import HedgeChannel, Link
-from testbed.transport.net.listener import Arrival, Listener, Rejections, listen
-from testbed.transport.net.stream import Stream, connected, limit_segments
+from testbed.transport.net.control import (
+    Arrival,
+    HedgeChannel,
+    Listener,
+    Rejections,
+    Stream,
+    connected,
+    limit_segments,
+    listen,
+)
+from testbed.transport.net.driver import Driver, Link
 from testbed.transport.net.tls import Tls
 
 _RETRY_S = 0.05
@@ -46,7 +53,7 @@ class Membership:
         on_event: Callable[[str, Event], None],
         sockets: DataSockets | None,
     ) -> None:
-        """`on_event` hears PeerGone for one that joins again, and Joined for each that has."""
+        """`on_event` is called with PeerGone for a peer that joins again, and Joined for each."""
         self._config = config
         self._driver = driver
         self._rejections = Rejections(counters)
@@ -57,11 +64,10 @@ class Membership:
         self._admission: Admission | None = None
         self._refused: ProtocolError | None = None
         self._started = False
-        # The kernel's state is read from outside.
+        # The state of kernel TCP is read from outside.
         self._observer = None if config.protocol.carrier == "tcp" else config.observer
 
     def open(self) -> None:
-        """See `Endpoint.open`."""
         config = self._config
         local = resolve(config.bind_address, what="bind_address")
         self._hosts = {
@@ -107,7 +113,7 @@ class Membership:
         return None if credentials is None else credentials.tls(is_server=self._config.is_server)
 
     def _hedges(self, connection: Connection, stream: Stream, key: bytes) -> HedgeChannel | None:
-        """What hurries a connection's control messages on; None without, or where none can be."""
+        """Makes the hedges of a control stream; None without, or where none can be."""
         config = self._config
         if config.protocol.control != "hedged":
             return None
@@ -119,7 +125,7 @@ class Membership:
                 is_server=config.is_server,
                 counters=connection.counters,
             )
-        except OSError:  # another socket has that port, or the peer has gone
+        except OSError:  # another socket has that port, or the peer is gone
             return None
 
     # The server's side.
@@ -154,16 +160,16 @@ class Membership:
 
     def _start(self, name: str) -> None:
         self._driver.links[name].connection.start(time.monotonic())
-        self._driver.touch(name)
+        self._driver.notify(name)
 
     def _admit(self, hello: Hello, arrival: Arrival, admission: Admission) -> None:
         host = self._hosts.get(hello.name)
-        known = host is not None and host.sent(arrival.address)
-        address = str(host) if known else arrival.address[0]
+        is_peer = host is not None and host.is_source(arrival.address)
+        address = str(host) if is_peer else arrival.address[0]
         admission.judge(hello, address, arrival.stream.identity)
 
     def _judge(self, hello: Hello, arrival: Arrival) -> None:
-        """Lets a worker in, or tells it why not; UnknownSenderError for anyone else."""
+        """Admits a worker, or refuses it with the reason; UnknownSenderError for anyone else."""
         assert self._admission is not None and self._carrier is not None
         name, config, stream = hello.name, self._config, arrival.stream
         now_s = time.monotonic()
@@ -193,7 +199,7 @@ class Membership:
         return Welcome(session=config.session, data_port=config.local_data_port(name), key=key)
 
     def _refuse(self, name: str, arrival: Arrival, error: ProtocolError) -> None:
-        """Tells a worker why it is not let in."""
+        """Sends a worker the reason why it is not admitted."""
         arrival.stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
         self._driver.close_later(arrival.stream)
         self._rejections.add("refused", arrival, name)
@@ -219,7 +225,7 @@ class Membership:
 
     @property
     def _joined(self) -> set[str]:
-        """The peers that are here on both channels."""
+        """The peers that have joined on both channels."""
         return {name for name, link in self._driver.links.items() if link.has_data}
 
     def _complete(self, name: str) -> None:
@@ -255,7 +261,7 @@ class Membership:
         raise PeerLost(SERVER, f"could not join it at {in_words(address)}: {answer or problem}")
 
     def _join(self, opened: socket.socket, hello: Hello, until_s: float) -> str:
-        """Says HELLO; returns how the server turned us away, "" if it did not."""
+        """Sends HELLO; returns how the server refused it, "" if it did not."""
         assert self._carrier is not None
         stream = Stream(opened, self._tls())
         stream.set_timeout(self._config.peer_timeout_s)
@@ -272,7 +278,7 @@ class Membership:
         return _NO_WELCOME if closed else lost
 
     def on_event(self, peer: str, event: Event) -> None:
-        """Hears what connections tell: that a server has let this worker in."""
+        """Attaches a worker's data channel once the server has admitted it."""
         if not isinstance(event, Joined) or self._config.is_server:
             return
         assert self._carrier is not None
@@ -284,8 +290,6 @@ class Membership:
             link.connection, self._hosts[SERVER], event.data_port, event.key
         )
         link.hedges = self._hedges(link.connection, link.stream, event.key)
-
-    # What is known of the sockets.
 
     def facts(self) -> dict[str, Any]:
         if self._carrier is None:

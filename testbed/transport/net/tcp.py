@@ -29,8 +29,8 @@ from testbed.transport.errors import ProtocolError
 from testbed.transport.events import TransferReport
 from testbed.transport.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.messages import ControlMessage, MessageType, pack_bitmap, unpack_bitmap
-from testbed.transport.net.link import DataChannel
-from testbed.transport.net.stream import tcp_info, unacknowledged_bytes
+from testbed.transport.net.control import tcp_info, unacknowledged_bytes
+from testbed.transport.net.driver import DataChannel
 from testbed.transport.presets import ProtocolConfig
 from testbed.transport.receiver import Incoming
 from testbed.transport.sender import Outgoing, Stall
@@ -261,7 +261,7 @@ class _Transfer:
     def on_deadline(self, now_s: float) -> None:
         """Nothing is ever due."""
 
-    def next_deadline_s(self, now_s: float = 0.0, *, departing: bool = False) -> None:
+    def next_deadline_s(self, now_s: float = 0.0, *, planned: bool = False) -> None:
         return None
 
     def made_report(self, peer: str, **measured: Any) -> TransferReport:
@@ -293,7 +293,7 @@ class _Sending(_Transfer):
     def asked_s(self) -> float:
         return max(self.began_s, self.data.moved_s)  # what moves shows a living peer
 
-    def overdue(self) -> None:
+    def missed(self) -> None:
         """The kernel delivers all that is sent."""
 
     def write(self, now_s: float) -> None:

@@ -1,15 +1,24 @@
-"""TLS 1.3 for control streams, without sockets: bytes in, bytes out.
+"""Security without sockets: TLS 1.3 for control streams, and tags behind datagrams.
 
 Each side trusts exactly the certificates that it was given (pinning): a certificate's name is the
 peer's name.
 """
 
+import ctypes
+import hashlib
 import ssl
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.transport.messages import KEY_BYTES
+from testbed.transport.native.fast_path import LIBRARY, address_of, structure
 
 _READ_BYTES = 1 << 16
 # How a peer's alerts end that are about this side's certificate.
@@ -22,7 +31,7 @@ class TlsError(Exception):
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who this side is, and whom it trusts, as PEM files."""
+    """This side's certificate and key, and the certificates that it trusts, as PEM files."""
 
     certificate: Path
     key: Path  # no one else may read it
@@ -30,7 +39,7 @@ class Credentials:
 
     @classmethod
     def of(cls, directory: str | Path, name: str, peers: Iterable[str]) -> "Credentials":
-        """Those that `keys` has written into a folder; OSError for a file that cannot be read."""
+        """Credentials that `keys` has written into a folder; OSError for an unreadable file."""
         if isinstance(peers, str):
             raise TypeError(f"peers is {peers!r}; valid: a list of names, such as [{peers!r}]")
         folder = Path(directory)
@@ -71,7 +80,7 @@ class Credentials:
         return context
 
     def trust(self, certificate: str) -> None:
-        """Trusts one more, a PEM text, from now on; any thread may call it. ValueError for none."""
+        """Trusts one more certificate, a PEM text; any thread may call it. ValueError for none."""
         try:
             for context in self._contexts.values():
                 context.load_verify_locations(cadata=certificate)
@@ -80,7 +89,7 @@ class Credentials:
         self._pinned.add(ssl.PEM_cert_to_DER_cert(certificate))
 
     def tls(self, *, is_server: bool) -> "Tls":
-        """The TLS of a new stream. ValueError for files that are no keys or certificates."""
+        """Makes a new stream's TLS. ValueError for files that are no keys or certificates."""
         return Tls(self._contexts[is_server], self._pinned, is_server=is_server)
 
 
@@ -98,11 +107,11 @@ class Tls:
             self._shake_hands()
 
     def outgoing(self) -> bytes:
-        """What is to be sent now."""
+        """Takes the bytes that are to be sent now."""
         return self._outgoing.read()
 
     def write(self, plaintext: bytes) -> bytes:
-        """Returns what is to be sent now; before the handshake is done, text waits for it."""
+        """Returns the bytes to send now; plaintext waits until the handshake is done."""
         if self._failed:
             return b""
         if self.identity is None:
@@ -112,7 +121,7 @@ class Tls:
         return self.outgoing()
 
     def feed(self, data: bytes) -> bytes:
-        """Takes bytes as they arrived; returns what they mean. TlsError where that is nothing."""
+        """Takes bytes as they arrived; returns the plaintext. TlsError where TLS fails."""
         self._incoming.write(data)
         if self.identity is None and not self._shake_hands():
             return b""
@@ -121,7 +130,7 @@ class Tls:
             while piece := self._object.read(_READ_BYTES):
                 plaintext += piece
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
-            pass  # where the peer says no more, its TCP connection will end
+            pass  # after close_notify the peer's TCP connection ends
         except ssl.SSLError as error:
             raise self._fail(error) from None
         return bytes(plaintext)
@@ -155,3 +164,109 @@ class Tls:
             return TlsError("it refuses this side's certificate")
         words = (error.reason or str(error)).replace("_", " ").lower()
         return TlsError(f"TLS failed: {words}")
+
+
+# Tags behind datagrams: keyed BLAKE2b (RFC 7693) with the worker's key and the sender's side, by
+# which the receiver can tell that they are genuine and intact.
+TAG_BYTES = 16
+_SIDES = (b"server", b"worker")
+
+
+class Keyed:
+    """BLAKE2b with a key: this side's tags, and the other's."""
+
+    def __init__(self, key: bytes, sides: tuple[bytes, bytes], *, is_server: bool) -> None:
+        """`sides` tells the server's from the worker's."""
+        states = [hashlib.blake2b(key=key, digest_size=TAG_BYTES, person=side) for side in sides]
+        self._ours, self._theirs = states if is_server else reversed(states)
+
+    def tag(self, datagram: bytes | memoryview, *, sent: bool) -> bytes:
+        """The tag of a datagram that this side `sent`, or else the other."""
+        state = (self._ours if sent else self._theirs).copy()
+        state.update(datagram)
+        return state.digest()
+
+
+class Authentication:
+    """Appends tags to datagrams and takes them off again, by hashlib."""
+
+    def __init__(self, key: bytes, *, is_server: bool) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a key of {len(key)} bytes; valid: {KEY_BYTES}")
+        self._keyed = Keyed(key, _SIDES, is_server=is_server)
+
+    def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Datagrams with their tags, valid until the next call."""
+        return np.hstack([frames, self._tags(frames, sent=True)])
+
+    def open(self, rows: NDArray[np.uint8], counters: Counter[str]) -> NDArray[np.uint8]:
+        """Returns the genuine datagrams without their tags; counts the others as "forged"."""
+        good = self._good(rows)
+        frames = rows[:, :-TAG_BYTES]
+        if good.all():
+            return frames
+        counters["forged"] += int(len(good) - np.count_nonzero(good))
+        return frames[good]
+
+    def _good(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        # All bytes are compared, however early two differ.
+        tags = self._tags(rows[:, :-TAG_BYTES], sent=False)
+        good: NDArray[np.bool_] = (rows[:, -TAG_BYTES:] == tags).all(axis=1)
+        return good
+
+    def _tags(self, frames: NDArray[np.uint8], *, sent: bool) -> NDArray[np.uint8]:
+        tags = b"".join(self._keyed.tag(row.data, sent=sent) for row in frames)
+        return np.frombuffer(tags, dtype=np.uint8).reshape(-1, TAG_BYTES)
+
+
+class _Sealing(ctypes.Structure):
+    """struct sealing."""
+
+    _fields_ = structure(
+        (ctypes.c_uint64 * 8, "ours theirs"),
+        (ctypes.c_void_p, "rows"),
+        (ctypes.c_int64, "rows_room frame_bytes"),
+    )
+
+
+class CompiledAuthentication(Authentication):
+    """Does the same in C, by one call for a batch."""
+
+    def __init__(self, key: bytes, *, is_server: bool) -> None:
+        super().__init__(key, is_server=is_server)
+        assert LIBRARY is not None
+        self._it, self._rows = _Sealing(), np.zeros((0, 0), dtype=np.uint8)
+        self.address = ctypes.addressof(self._it)  # of its struct sealing
+        sides = _SIDES if is_server else _SIDES[::-1]
+        for state, person in zip((self._it.ours, self._it.theirs), sides, strict=True):
+            LIBRARY.take_key(state, key, len(key), person.ljust(hashlib.blake2b.PERSON_SIZE, b"\0"))
+        self._seal, self._open = LIBRARY.seal_rows, LIBRARY.open_rows
+
+    def reserve(self, count: int, size: int) -> None:
+        """Makes room for so many datagrams of `size` bytes."""
+        if len(self._rows) < count or self._it.frame_bytes != size:
+            self._rows = np.empty((count, size + TAG_BYTES), dtype=np.uint8)
+            self._it.rows, self._it.frame_bytes = address_of(self._rows), size
+            self._it.rows_room = self._rows.nbytes
+
+    def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        count, size = frames.shape
+        self.reserve(count, size)
+        frames = np.ascontiguousarray(frames)
+        refused = self._seal(self.address, address_of(frames), count)
+        assert not refused
+        return self._rows[:count]
+
+    def _good(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        count, whole = rows.shape
+        self.reserve(0, whole - TAG_BYTES)
+        rows = np.ascontiguousarray(rows)
+        good = np.empty(count, dtype=np.bool_)
+        self._open(self.address, address_of(rows), count, address_of(good))
+        return good
+
+
+def authentication(key: bytes, *, is_server: bool) -> Authentication:
+    """Makes the seal of one connection's datagrams; ValueError for a key of another size."""
+    kind = Authentication if LIBRARY is None else CompiledAuthentication
+    return kind(key, is_server=is_server)

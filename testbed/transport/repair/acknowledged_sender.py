@@ -288,7 +288,7 @@ class AcknowledgedSender(SenderRepair):
 
     @property
     def unasking(self) -> int:
-        """How many go before one has to ask, while no window counts: `certain` of subclasses."""
+        """How many go before one has to ask, while no window counts: `plannable` of subclasses."""
         # The last of those that wait ask, and copies are another matter.
         return max(0, min(self._due.waiting, self._span_left) - MAX_BATCH)
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.errors import ProtocolError
+from testbed.transport.fast_path import NO_SILENCE, SilenceBudget
 from testbed.transport.messages import ControlMessage
 from testbed.transport.order import Arranger
 from testbed.transport.path_estimates import PathEstimates
-from testbed.transport.routine import NOT_QUIET, Quiet
 from testbed.transport.tolerance import Progress
 
 
@@ -95,7 +95,7 @@ class SenderRepair(ABC):
         """The chunks to send next, at most `limit`; the same ones until `on_sent`."""
 
     @property
-    def certain(self) -> int:
+    def plannable(self) -> int:
         """How many upcoming chunks may go without further questions; 0, not inherited."""
         return 0
 
@@ -104,7 +104,7 @@ class SenderRepair(ABC):
         """Called when the first `count` upcoming chunks were sent."""
 
     def on_sent_all(self, batches: Sequence[tuple[int, float]]) -> None:
-        """Called instead of `on_sent` after several batches of those that are `certain`."""
+        """Called instead of `on_sent` after several batches of those that are `plannable`."""
         for count, now_s in batches:
             self.on_sent(count, now_s)
 
@@ -136,7 +136,7 @@ class ReceiverRepair(ABC):
     """The receiver's half, for one transfer. Its methods return the messages to send."""
 
     has_passes = False  # whether the sender sends in passes
-    gather_s = 0.0  # how long arrivals may gather in the socket before they are handed over
+    coalesce_s = 0.0  # how long arrivals may gather in the socket before they are handed over
     only_answers = False  # whether it speaks only when asked: data may gather with any control
 
     def on_arrivals(  # noqa: B027 - optional to override
@@ -145,9 +145,9 @@ class ReceiverRepair(ABC):
         """Called with `wire.stamps_of` valid datagrams, before `on_data`; not attentive: late."""
 
     @property
-    def quiet(self) -> Quiet:
+    def silence(self) -> SilenceBudget:
         """How many datagrams may come before it has anything to say; 0, not inherited."""
-        return NOT_QUIET
+        return NO_SILENCE
 
     def on_new_chunks(self, chunks: NDArray[np.int64]) -> None:  # noqa: B027 - optional
         """Called with the chunks that have just arrived for the first time, each once."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.errors import ProtocolError, check_number
+from testbed.transport.fast_path import SilenceBudget
 from testbed.transport.messages import (
     PASS,
     ControlMessage,
@@ -29,14 +30,13 @@ from testbed.transport.repair.base import (
     SenderRepair,
     SenderState,
 )
-from testbed.transport.routine import Quiet
 from testbed.transport.tolerance import Progress
 
 # Who walks looks up so often: at this share of the walk, within these bounds.
 _STEP_SHARE = 0.01
 _SHORTEST_STEP_S, _LONGEST_STEP_S = 1e-4, 1e-3
 _ROUNDING_S = 1e-9
-_ALWAYS_QUIET = Quiet(math.inf)
+_ALWAYS_SILENT = SilenceBudget(math.inf)
 
 
 class PassesSender(SenderRepair):
@@ -120,7 +120,7 @@ class PassesSender(SenderRepair):
         self._end_pass(now_s)
 
     @property
-    def certain(self) -> int:
+    def plannable(self) -> int:
         return 0 if self._walking else self.remaining
 
     def on_link_time(self, link_s: float) -> None:
@@ -197,7 +197,7 @@ class PassesReceiver(ReceiverRepair):
     """Answers each PROBE with the chunks that arrived since the last answer."""
 
     has_passes = True
-    gather_s = 8e-3  # nothing is said before the next PROBE, which calls for all that has arrived
+    coalesce_s = 8e-3  # nothing is said before the next PROBE, which calls for all that has arrived
     only_answers = True
 
     def __init__(self, *, transfer: int) -> None:
@@ -206,8 +206,8 @@ class PassesReceiver(ReceiverRepair):
         self._unsaid = bytearray()  # chunks that no answer has named yet, 4 bytes each
 
     @property
-    def quiet(self) -> Quiet:
-        return _ALWAYS_QUIET
+    def silence(self) -> SilenceBudget:
+        return _ALWAYS_SILENT
 
     def on_new_chunks(self, chunks: NDArray[np.int64]) -> None:
         self._unsaid += chunks.astype(np.uint32).tobytes()
@@ -291,8 +291,8 @@ class OnceReceiver(PassesReceiver):
         self._waiting: tuple[ControlMessage, float] | None = None  # until when
 
     @property
-    def quiet(self) -> Quiet:  # a promise that is not inherited
-        return super().quiet
+    def silence(self) -> SilenceBudget:  # not inherited: see `defines`
+        return super().silence
 
     def on_probe(
         self, message: ControlMessage, progress: Progress, attentive: bool

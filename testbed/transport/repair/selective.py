@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.errors import ProtocolError
+from testbed.transport.fast_path import NO_SILENCE, SilenceBudget
 from testbed.transport.messages import SENT, WIRE_OVERHEAD_BYTES, Ack, ControlMessage
 from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.repair.base import ReceiverRepair, Repair
-from testbed.transport.routine import NOT_QUIET, Quiet
 from testbed.transport.tolerance import Progress
 from testbed.transport.wire import (
     ACK_REQUESTED,
@@ -42,7 +42,7 @@ _MOST_PENDING = 256
 class AcknowledgingReceiver(ReceiverRepair):
     """Acknowledges the arrivals since the last ACK."""
 
-    gather_s = 5e-3  # about as long as the interval between ACKs that cost so little
+    coalesce_s = 5e-3  # about as long as the interval between ACKs that cost so little
 
     def __init__(
         self,
@@ -99,16 +99,16 @@ class AcknowledgingReceiver(ReceiverRepair):
         return True
 
     @property
-    def quiet(self) -> Quiet:
+    def silence(self) -> SilenceBudget:
         if self._wanted or self._credit_bytes >= 0:
-            return NOT_QUIET
+            return NO_SILENCE
         budget = -self._credit_bytes / self._earned_bytes
         earned_bytes = self._earned_later_bytes
         if self._urgent_left:
             earned_bytes = max(earned_bytes, self._earned_urgent_bytes)
         lost_cost = earned_bytes / self._earned_bytes
         cost = 1 + lost_cost * self._recently_lost / max(_FEW, self._recently_came)
-        return Quiet(budget, self._newest, lost_cost, budget / cost)
+        return SilenceBudget(budget, self._newest, lost_cost, budget / cost)
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:
         due = self._wanted or (self._may_acknowledge and progress.now_s >= self._next_s)
@@ -170,7 +170,7 @@ class SelectiveSender(AcknowledgedSender):
     lost_first = True
 
     @property
-    def certain(self) -> int:
+    def plannable(self) -> int:
         return self.unasking
 
     def on_dry(self, now_s: float) -> None:

@@ -91,7 +91,7 @@ class StreamingSender(AcknowledgedSender):
             self._trusted_until_s = now_s + _TRUSTED_ROUND_TRIPS * round_trip_s + _TRUSTED_S
 
     @property
-    def certain(self) -> int:
+    def plannable(self) -> int:
         return self.unasking
 
     def on_dry(self, now_s: float) -> None:
@@ -186,7 +186,7 @@ class WorthiestFirstSender(StreamingSender):
         return wanted or begins or self._planned() is not None
 
     @property
-    def certain(self) -> int:
+    def plannable(self) -> int:
         return self.unasking if self._planned() is None else 0
 
     def take(self, count: int, now_s: float) -> None:

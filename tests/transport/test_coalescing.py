@@ -9,16 +9,16 @@ import pytest
 
 from testbed.transport import preset
 from testbed.transport.connection import Connection
+from testbed.transport.fast_path import LEAST_S, Coalescer
 from testbed.transport.messages import ControlMessage, MessageType
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import UdpCarrier
-from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.net.udp import UdpSocket
 from testbed.transport.repair import REPAIRS
-from testbed.transport.routine import LEAST_S, Gathering
 from testbed.transport.tolerance import FractionRule, StopRule
 from testbed.transport.wire import HEADER_BYTES
 from tests.transport.loopback import site
-from tests.transport.test_routine import data_of
+from tests.transport.test_plans import data_of
 from tests.transport.virtual import Two, all_frames, layout_of, new_receiver, new_sender
 
 PER_S = 8000  # datagrams: 97 Mbit/s
@@ -26,14 +26,14 @@ PER_S = 8000  # datagrams: 97 Mbit/s
 
 def known():
     """One that has seen a rate."""
-    gathering = Gathering()
-    steady(gathering)
-    return gathering
+    coalescer = Coalescer()
+    steady(coalescer)
+    return coalescer
 
 
-def steady(gathering, *, per_s=PER_S, from_s=0.0, for_s=0.02, every_s=1e-3):
+def steady(coalescer, *, per_s=PER_S, from_s=0.0, for_s=0.02, every_s=1e-3):
     for step in range(round(for_s / every_s) + 1):
-        gathering.arrived(round(per_s * every_s), from_s + step * every_s)
+        coalescer.arrived(round(per_s * every_s), from_s + step * every_s)
     return from_s + for_s
 
 
@@ -41,29 +41,29 @@ def steady(gathering, *, per_s=PER_S, from_s=0.0, for_s=0.02, every_s=1e-3):
     ("times", "wait_s"), [((0.0,), 0), ((0.0, 0.02), 44 / 400), ((0.0, 0.021), 0)]
 )
 def test_nothing_gathers_before_a_rate_was_measured_over_20_ms_at_most(times, wait_s):
-    gathering = Gathering()
+    coalescer = Coalescer()
     for now_s in times:
-        gathering.arrived(8, now_s)
-    assert gathering.wait_s(1000, 1.0) == wait_s
+        coalescer.arrived(8, now_s)
+    assert coalescer.wait_s(1000, 1.0) == wait_s
 
 
 def test_half_of_what_is_missing_may_come_unseen_and_the_last_ones_are_awaited_one_by_one():
-    gathering = known()
-    assert gathering.wait_s(16, 1.0) == pytest.approx(8 / PER_S)
-    assert gathering.wait_s(int(2 * LEAST_S * PER_S) - 1, 1.0) == 0
-    assert gathering.wait_s(0, 1.0) == 0
+    coalescer = known()
+    assert coalescer.wait_s(16, 1.0) == pytest.approx(8 / PER_S)
+    assert coalescer.wait_s(int(2 * LEAST_S * PER_S) - 1, 1.0) == 0
+    assert coalescer.wait_s(0, 1.0) == 0
 
 
 def test_a_burst_of_losses_is_expected_to_end_and_a_pause_is_no_low_rate():
-    gathering = Gathering()
-    now_s = steady(gathering)
-    known_s = gathering.wait_s(1000, 1.0)
-    gathering.arrived(8, now_s + 1.0)
-    assert gathering.wait_s(1000, 1.0) == known_s
-    gathering = Gathering()
-    now_s = steady(gathering)
-    steady(gathering, per_s=PER_S / 8, from_s=now_s + 1e-3, for_s=3e-3)
-    assert gathering.wait_s(16, 1.0) < 2 * 8 / PER_S
+    coalescer = Coalescer()
+    now_s = steady(coalescer)
+    known_s = coalescer.wait_s(1000, 1.0)
+    coalescer.arrived(8, now_s + 1.0)
+    assert coalescer.wait_s(1000, 1.0) == known_s
+    coalescer = Coalescer()
+    now_s = steady(coalescer)
+    steady(coalescer, per_s=PER_S / 8, from_s=now_s + 1e-3, for_s=3e-3)
+    assert coalescer.wait_s(16, 1.0) < 2 * 8 / PER_S
 
 
 def test_a_connection_lets_gather_what_its_only_transfer_can_spare_and_nothing_once_it_is_lost():
@@ -71,16 +71,16 @@ def test_a_connection_lets_gather_what_its_only_transfer_can_spare_and_nothing_o
     connection = two.server.connection
     two.receive(0)
     frames = all_frames(two.layout, number=0)
-    assert connection.gather_s() == 0
+    assert connection.coalesce_s() == 0
     connection.on_datagrams(frames[:10], 0.0)
     connection.on_datagrams(frames[10:20], 1 / 256)  # 2560 a second; half of 80 are 40
-    assert connection.gather_s() == min(8e-3, 40 / 2560)
-    assert connection.gather_s(2e-3) == 2e-3  # the socket has room for no more
-    assert connection.gather_s(measured=True) == connection.gather_s()  # PROBEs wake it at once
+    assert connection.coalesce_s() == min(8e-3, 40 / 2560)
+    assert connection.coalesce_s(2e-3) == 2e-3  # the socket has room for no more
+    assert connection.coalesce_s(measured=True) == connection.coalesce_s()  # PROBEs wake it at once
     connection.on_datagrams(frames[20:98], 1 / 256)
-    assert connection.gather_s() == 1 / 2560
+    assert connection.coalesce_s() == 1 / 2560
     connection.on_control_closed("it is gone")
-    assert connection.gather_s() == 0
+    assert connection.coalesce_s() == 0
 
 
 def test_a_number_that_nobody_asks_for_stops_gathering_only_while_new_chunks_come_for_it():
@@ -94,9 +94,9 @@ def test_a_number_that_nobody_asks_for_stops_gathering_only_while_new_chunks_com
             connection.on_datagrams(strange[: step + 1], step / 256)
         elif step < 7:
             connection.on_datagrams(strange[:3], step / 256)  # nothing new
-        assert (connection.gather_s() > 0) == (step == 8)  # more than 20 ms after step 2
+        assert (connection.coalesce_s() > 0) == (step == 8)  # more than 20 ms after step 2
     connection.on_control(ControlMessage(MessageType.PROBE, 4_000_000_000).encode(), 8 / 256)
-    assert connection.gather_s() == 0  # it is no accident
+    assert connection.coalesce_s() == 0  # it is no accident
 
 
 @pytest.mark.parametrize("repair", ["selective", "streaming"])
@@ -107,8 +107,8 @@ def test_who_speaks_while_data_arrive_looks_at_each_if_the_control_measures_the_
     frames = all_frames(two.layout, number=0)
     connection.on_datagrams(frames[:10], 0.0)
     connection.on_datagrams(frames[10:20], 1 / 256)
-    assert connection.gather_s() == 5e-3
-    assert connection.gather_s(measured=True) == 0
+    assert connection.coalesce_s() == 5e-3
+    assert connection.coalesce_s(measured=True) == 0
 
 
 class FakeSocket(UdpSocket):
@@ -136,17 +136,17 @@ class FakeSocket(UdpSocket):
 class OneSender(Connection):
     """A connection that notes what it is handed, and a rest that it allows."""
 
-    def __init__(self, gather_s):
-        self.gathering_s, self.waited = gather_s, []
+    def __init__(self, coalesce_s):
+        self.coalescing_s, self.waited = coalesce_s, []
         # Of both it is asked for pieces alone.
         self.outgoing = self.incoming = cast(Any, SimpleNamespace(pieces=1))
 
     def on_datagrams(self, frames, now_s, *, waited=False):
         self.waited.append(waited)
 
-    def gather_s(self, most_s=math.inf, *, measured=False):
+    def coalesce_s(self, most_s=math.inf, *, measured=False):
         self.measured = measured
-        return min(most_s, self.gathering_s)
+        return min(most_s, self.coalescing_s)
 
 
 def test_after_a_read_the_next_ones_gather_and_count_as_having_waited():
@@ -160,11 +160,11 @@ def test_after_a_read_the_next_ones_gather_and_count_as_having_waited():
     assert data.unread_until_s == -math.inf
 
 
-@pytest.mark.parametrize(("most_s", "gather_s"), [(0.0, 3e-3), (math.inf, 0.0)])
-def test_nothing_gathers_in_a_socket_without_room_nor_near_the_stop(most_s, gather_s):
+@pytest.mark.parametrize(("most_s", "coalesce_s"), [(0.0, 3e-3), (math.inf, 0.0)])
+def test_nothing_gathers_in_a_socket_without_room_nor_near_the_stop(most_s, coalesce_s):
     frames = [np.zeros((2, 20), dtype=np.uint8)]
-    data = data_of(FakeSocket(frames), gather_s=most_s)
-    data.read(OneSender(gather_s), 1.0, waited=False)
+    data = data_of(FakeSocket(frames), coalesce_s=most_s)
+    data.read(OneSender(coalesce_s), 1.0, waited=False)
     assert data.unread_until_s == -math.inf
 
 

@@ -1,6 +1,6 @@
 """What it costs to compose a payload's datagrams and to place them: C beside numpy, in one run.
 
-    python -m tests.benchmarks.hot_path_cost
+    python -m tests.benchmarks.fast_path_cost
 
 No socket and no kernel: the payload's bytes move from one buffer to another through the memory of
 one batch. Processor seconds per gigabyte of payload: the median of the turns and the least.
@@ -13,8 +13,8 @@ from collections import defaultdict
 import numpy as np
 
 from testbed.transport import PayloadLayout
-from testbed.transport.hot_path import NUMPY, HotPath
-from testbed.transport.native import HOT_PATH, WHY_NONE
+from testbed.transport.fast_path import NUMPY, FastPath
+from testbed.transport.native.fast_path import FAST_PATH, WHY_NONE
 from testbed.transport.wire import new_frames
 
 PAYLOAD_BYTES = 20_000_000
@@ -22,7 +22,7 @@ BATCH = 44
 TURNS = 7
 
 
-def one(path: HotPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float, float]:
+def one(path: FastPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float, float]:
     """Processor seconds per gigabyte of composing and of placing."""
     frames = new_frames(BATCH, layout.chunk_bytes)
     source, target = (np.full_like(layout.new_buffer(), each) for each in (7, 1))
@@ -46,10 +46,10 @@ def one(path: HotPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float,
 def main() -> None:
     layout = PayloadLayout([("payload", PAYLOAD_BYTES // 4)])
     paths = {"numpy": NUMPY}
-    if HOT_PATH.compiled:
-        paths["compiled"] = HOT_PATH
+    if FAST_PATH.compiled:
+        paths["compiled"] = FAST_PATH
     else:
-        print(f"no compiled hot path: {WHY_NONE}")
+        print(f"no compiled fast path: {WHY_NONE}")
     chunks = np.arange(layout.chunk_count)
     orders = {"in order": chunks, "shuffled": np.random.default_rng(1).permutation(chunks)}
     costs = defaultdict(list)

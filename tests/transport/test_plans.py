@@ -13,14 +13,13 @@ import pytest
 
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.congestion import FixedRate
+from testbed.transport.fast_path import SilenceBudget
 from testbed.transport.messages import Ack, ControlMessage, MessageType
-from testbed.transport.native import HOT_PATH, LIBRARY, WHY_NONE
+from testbed.transport.native.fast_path import FAST_PATH, LIBRARY, WHY_NONE
 from testbed.transport.net.driver import Driver, Waiter
-from testbed.transport.net.sealing import TAG_BYTES, Authentication, authentication
-from testbed.transport.net.udp_data import UdpData
-from testbed.transport.net.udp_socket import UdpSocket
+from testbed.transport.net.tls import TAG_BYTES, Authentication, authentication
+from testbed.transport.net.udp import UdpData, UdpSocket
 from testbed.transport.repair.passes import PassesSender
-from testbed.transport.routine import Quiet
 from testbed.transport.wire import (
     ACK_REQUESTED,
     CHUNK_BITS,
@@ -31,7 +30,7 @@ from testbed.transport.wire import (
 from tests.transport.loopback import run_all, site
 from tests.transport.virtual import Two, all_frames, random_payload
 
-NEEDS_C = pytest.mark.skipif(LIBRARY is None, reason=f"the routine is C: {WHY_NONE}")
+NEEDS_C = pytest.mark.skipif(LIBRARY is None, reason=f"no C: {WHY_NONE}")
 pytestmark = NEEDS_C
 CHUNK_BYTES = 16
 
@@ -54,7 +53,7 @@ def pair(*, authenticated=False):
 
 def two(chunks=3000, *, repair="passes", rate_bps=10e6, **settings):
     """A worker that has begun to send, and a server that has not received anything."""
-    parties = Two(chunks=chunks, repair=repair, rate_bps=rate_bps, hot_path=HOT_PATH, **settings)
+    parties = Two(chunks=chunks, repair=repair, rate_bps=rate_bps, fast_path=FAST_PATH, **settings)
     parties.sent[0] = random_payload(parties.layout)
     parties.worker.connection.post_send(0, parties.sent[0], 0.0)
     parties.receive(0)
@@ -62,20 +61,20 @@ def two(chunks=3000, *, repair="passes", rate_bps=10e6, **settings):
 
 
 def data_of(udp, **changes):
-    settings = {"gather_s": math.inf, "measured": False, "leave_out": None, "too_large": str}
+    settings = {"coalesce_s": math.inf, "measured": False, "leave_out": None, "too_large": str}
     return UdpData(udp, **{**settings, **changes})
 
 
-def depart(departing, now_s):
+def depart(sending, now_s):
     """The driver waits, and it is so late now."""
     assert LIBRARY is not None
-    LIBRARY.depart(departing.address, now_s)
+    LIBRARY.send_planned(sending.address, now_s)
 
 
-def arrive(arriving, now_s):
+def arrive(receiving, now_s):
     """The driver waits, and it is so late now."""
     assert LIBRARY is not None
-    LIBRARY.arrive(arriving.address, now_s)
+    LIBRARY.receive_planned(receiving.address, now_s)
 
 
 # Sending.
@@ -107,19 +106,19 @@ def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
         offered(parties.worker.connection, [0.0])
     connection = ours.worker.connection
     with pair() as (udp, other):
-        departing = udp.departing()
-        departures = connection.departures()
-        waiting = len(departures.chunks) + departures.beyond
-        due_s = departures.pacer.next_s(0.0, waiting)
-        assert departing.begin(departures, due_s, segmented=udp.segmentation)
+        sending = udp.planned_send()
+        plan = connection.send_plan()
+        waiting = len(plan.chunks) + plan.beyond
+        due_s = plan.pacer.next_s(0.0, waiting)
+        assert sending.begin(plan, due_s, segmented=udp.segmentation)
         times, ends = [0.0], []
         for _ in range(40):
-            now_s = max(times[-1], departing._it.due_s) + random.uniform(0, late_s)
+            now_s = max(times[-1], sending._it.due_s) + random.uniform(0, late_s)
             times.append(now_s)
-            depart(departing, now_s)
-            ends.append(max(now_s, departing._it.due_s))
-        was, batches = departing.end()
-        connection.outgoing.departed(was, batches)
+            depart(sending, now_s)
+            ends.append(max(now_s, sending._it.due_s))
+        was, batches = sending.end()
+        connection.outgoing.on_plan_sent(was, batches)
         arrived = []
         while len(rows := other.receive()[0]):
             arrived.append(rows.copy())
@@ -147,17 +146,17 @@ def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
 def test_each_datagram_goes_with_its_authentication():
     parties = two(500, rate_bps=1e9)
     with pair(authenticated=True) as (server, udp):
-        departing = udp.departing()
-        departures = parties.worker.connection.departures()
-        assert departing.begin(departures, 0.0, segmented=udp.segmentation)
+        sending = udp.planned_send()
+        plan = parties.worker.connection.send_plan()
+        assert sending.begin(plan, 0.0, segmented=udp.segmentation)
         arrived: list[np.ndarray] = []
         server.seal = Authentication(bytes(32), is_server=True)  # by hashlib
         for now_s in (0.0, 1.0):
-            depart(departing, now_s)
+            depart(sending, now_s)
             arrived.append(server.receive()[0].copy())
         assert not server.counters
     frames = np.concatenate(arrived)
-    assert len(frames) == departing._it.sent > departures.pacer.quantum
+    assert len(frames) == sending._it.sent > plan.pacer.quantum
     rows = parties.layout.rows(parties.sent[0])
     assert np.array_equal(frames[:, 16:], rows[: len(frames)])
 
@@ -166,25 +165,25 @@ def test_each_datagram_goes_with_its_authentication():
 def test_no_datagram_goes_unoffered_that_has_to_ask(repair):
     parties = two(200, repair=repair)
     connection = parties.worker.connection
-    departures = connection.departures()
-    assert 0 < len(departures.chunks) < 200
-    connection.outgoing.departed(departures, [(len(departures.chunks), 0.0)])
-    assert connection.departures() is None
+    plan = connection.send_plan()
+    assert 0 < len(plan.chunks) < 200
+    connection.outgoing.on_plan_sent(plan, [(len(plan.chunks), 0.0)])
+    assert connection.send_plan() is None
     asked = []
     for now_s in range(1, 40):
         frames = connection.offer(float(now_s))
         if len(frames):
             asked += (fields(frames, CHUNK_BYTES)["stamp"] >= ACK_REQUESTED).tolist()
             connection.outgoing.sent(len(frames), float(now_s))
-    assert asked[: 200 - len(departures.chunks)].count(True) == 1
+    assert asked[: 200 - len(plan.chunks)].count(True) == 1
 
 
 def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
-    def departures(change=None, **settings):
+    def send_plan(change=None, **settings):
         parties = two(**settings)
         if change is not None:
             change(parties)
-        return parties.worker.connection.departures()
+        return parties.worker.connection.send_plan()
 
     def own_rate(parties):
         parties.path.congestion = type("OwnRate", (FixedRate,), {})(rate_bps=1e6)
@@ -203,24 +202,24 @@ def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
         message = ControlMessage(MessageType.HOLD, 0)
         parties.worker.connection.on_control(message.encode(), 0.0)
 
-    assert departures() is not None
-    assert departures(steady_rate) is not None
+    assert send_plan() is not None
+    assert send_plan(steady_rate) is not None
     for change in (own_rate, own_repair, another, held):
-        assert departures(change) is None
-    assert departures(congestion="reno") is None
-    assert departures(rate_bps=math.inf) is None
+        assert send_plan(change) is None
+    assert send_plan(congestion="reno") is None
+    assert send_plan(rate_bps=math.inf) is None
 
 
 def test_a_socket_that_takes_no_more_ends_the_routine_and_the_rest_is_offered_again():
     parties = two()
     with pair() as (udp, _):
-        departing = udp.departing()
-        departures = parties.worker.connection.departures()
-        departing.begin(departures, 0.0, segmented=udp.segmentation)
+        sending = udp.planned_send()
+        plan = parties.worker.connection.send_plan()
+        sending.begin(plan, 0.0, segmented=udp.segmentation)
         udp._socket.close()
-        depart(departing, 1.0)
-        assert departing.worked
-        assert departing.end()[1] == []
+        depart(sending, 1.0)
+        assert sending.worked
+        assert sending.end()[1] == []
 
 
 # Taking.
@@ -230,9 +229,9 @@ def test_a_socket_that_takes_no_more_ends_the_routine_and_the_rest_is_offered_ag
 def arriving_at(connection, **options):
     """What compiled code takes in a wait that has begun, and the socket that sends to it."""
     with pair(**options) as (udp, other):
-        arriving = udp.arriving()
-        arriving.begin(connection.expected(), 0.0, udp.receiving)
-        yield arriving, other
+        receiving = udp.planned_receive()
+        receiving.begin(connection.receive_plan(), 0.0)
+        yield receiving, other
 
 
 def under_way(chunks=600):
@@ -260,25 +259,25 @@ def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
         received(theirs, begun)
         rest = rest[np.random.default_rng(3).random(len(rest)) >= loss]
         taker, connection = theirs.server.connection, ours.server.connection
-        arriving = udp.arriving()
-        due_s = 2e-3 + connection.gather_s()
-        assert arriving.begin(connection.expected(), due_s, udp.receiving)
+        receiving = udp.planned_receive()
+        due_s = 2e-3 + connection.coalesce_s()
+        assert receiving.begin(connection.receive_plan(), due_s)
         came = 0
-        while not arriving.it.over and (not loss or came + 60 < len(rest)):
+        while not receiving.it.over and (not loss or came + 60 < len(rest)):
             count = int(1e4 * (due_s - 2e-3)) + 1 - came
             other.send(rest[came : came + count])
-            arrive(arriving, due_s)
+            arrive(receiving, due_s)
             taker.on_datagrams(rest[came : came + count], due_s, waited=True)
             came += count
-            wait_s = taker.gather_s()
-            assert arriving.it.over == (wait_s == 0)
+            wait_s = taker.coalesce_s()
+            assert receiving.it.over == (wait_s == 0)
             if wait_s:
-                assert arriving.it.due_s == due_s + wait_s
-            due_s = arriving.it.due_s
-        connection.arrived(*arriving.end(), waited=True)
+                assert receiving.it.due_s == due_s + wait_s
+            due_s = receiving.it.due_s
+        connection.on_plan_received(*receiving.end(), waited=True)
     assert came > 200
-    assert connection.gather_s() == taker.gather_s()
-    assert (connection.gather_s() == 0) == (loss == 0)
+    assert connection.coalesce_s() == taker.coalesce_s()
+    assert (connection.coalesce_s() == 0) == (loss == 0)
     for one, another in zip(
         *(side.incoming.receivers.values() for side in (connection, taker)), strict=True
     ):
@@ -291,22 +290,22 @@ def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
     for side in (connection, taker):
         side.on_control(probe, 1.0, waited=True)
     assert connection.control() == taker.control()
-    assert vars(connection.incoming._gathering) == vars(taker.incoming._gathering)
+    assert vars(connection.incoming._coalescer) == vars(taker.incoming._coalescer)
 
 
 def quiet_receiver():
     """A server that has just sent an ACK, and what the worker sends after that."""
     parties = two(2000, repair="streaming")
     rest = received(parties, [(0.0, 20), (2e-3, 20), (5e-3, 20)])
-    while (quiet := parties.server.connection.incoming.receivers[0].quiet).budget < 60:
+    while (silence := parties.server.connection.incoming.receivers[0].silence).budget < 60:
         now_s = rest[0, 4:8].view(">u4")[0] / 1e4
         parties.server.connection.on_datagrams(rest[:1], now_s, waited=True)
         rest = rest[1:]
     parties.server.connection.control()
-    return parties.server.connection, rest, int(quiet.budget)
+    return parties.server.connection, rest, int(silence.budget)
 
 
-@pytest.mark.parametrize("case", ["quiet", "more", "gaps", "asked"])
+@pytest.mark.parametrize("case", ["silence", "more", "gaps", "asked"])
 def test_what_calls_for_an_ack_ends_the_rest(case):
     connection, rest, count = quiet_receiver()
     sent = rest[: count + (case == "more")].copy()
@@ -314,15 +313,15 @@ def test_what_calls_for_an_ack_ends_the_rest(case):
         sent = np.delete(sent, range(3, 40), axis=0)
     elif case == "asked":
         fields(sent, CHUNK_BYTES)["stamp"][3] |= ACK_REQUESTED
-    with arriving_at(connection) as (arriving, other):
+    with arriving_at(connection) as (receiving, other):
         other.send(sent)
-        arrive(arriving, 2.0)
-        assert arriving.it.over == (case != "quiet")
-        arrivals, now_s = arriving.end()
-        connection.arrived(arrivals, now_s, waited=True)
+        arrive(receiving, 2.0)
+        assert receiving.it.over == (case != "silence")
+        arrivals, now_s = receiving.end()
+        connection.on_plan_received(arrivals, now_s, waited=True)
     assert len(arrivals.new) == len(sent)
     (message,) = connection.incoming.poll_messages() or [None]
-    if case == "quiet":
+    if case == "silence":
         assert message is None
     else:
         assert Ack.parse(message.body).arrived.sum() >= len(sent)
@@ -343,19 +342,19 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
             batch = frames[first : first + 7]
             other.send(batch)
             data.unread_until_s = now_s
-            data.begin_routine(ours, now_s)
-            if data.coming is None:
+            data.begin_plans(ours, now_s)
+            if data.receiving is None:
                 data.read(ours, now_s, waited=True)
             else:
-                arrive(data.coming, now_s)
-                while not data.coming.it.over:  # the wait goes on, and the next batch comes
+                arrive(data.receiving, now_s)
+                while not data.receiving.it.over:  # the wait goes on, and the next batch comes
                     first, now_s = first + 7, now_s + 1e-3
                     theirs.on_datagrams(batch, now_s - 1e-3, waited=True)
                     batch = frames[first : first + 7]
                     other.send(batch)
-                    arrive(data.coming, now_s)
+                    arrive(data.receiving, now_s)
                     taken += 1
-                data.end_routine(ours, now_s)
+                data.end_plans(ours, now_s)
             theirs.on_datagrams(batch, now_s, waited=True)
             first, now_s = first + 7, now_s + 1e-3
             assert ours.control() == theirs.control()
@@ -367,23 +366,23 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
 @pytest.mark.parametrize("case", ["behind", "too far ahead to tell"])
 def test_what_comes_in_another_order_is_left_to_the_connection(case):
     connection, rest, _ = quiet_receiver()
-    expected = connection.expected()
-    expected = expected._replace(quiet=Quiet(1e9, expected.quiet.newest))
+    expected = connection.receive_plan()
+    expected = expected._replace(silence=SilenceBudget(1e9, expected.silence.newest))
     later = rest[[12, 11, 13]]
     if case != "behind":
-        later, number = rest[10:11].copy(), expected.quiet.newest + 9 + NUMBER_MODULUS // 2
+        later, number = rest[10:11].copy(), expected.silence.newest + 9 + NUMBER_MODULUS // 2
         fields(later, CHUNK_BYTES)["sequence"] |= number // SEND_INDEX_MODULUS << CHUNK_BITS
         fields(later, CHUNK_BYTES)["stamp"] = number % SEND_INDEX_MODULUS
     with pair() as (udp, other):
-        arriving = udp.arriving()
-        arriving.begin(expected, 0.0, udp.receiving)
+        receiving = udp.planned_receive()
+        receiving.begin(expected, 0.0)
         other.send(rest[:10])
-        arrive(arriving, 1.0)
-        assert not arriving.it.over
+        arrive(receiving, 1.0)
+        assert not receiving.it.over
         other.send(later)
-        arrive(arriving, 2.0)
-        assert arriving.it.over and arriving.it.unplaced
-        assert len(arriving.end()[0].new) == 10
+        arrive(receiving, 2.0)
+        assert receiving.it.over and receiving.it.unplaced
+        assert len(receiving.end()[0].new) == 10
 
 
 def test_send_indices_follow_one_another_around_their_end():
@@ -394,10 +393,10 @@ def test_send_indices_follow_one_another_around_their_end():
     records["stamp"] = (np.arange(len(rest)) - 10) % SEND_INDEX_MODULUS
     receiver = connection.incoming.receivers[0]
     receiver.repair._newest = receiver.placement._it.newest = NUMBER_MODULUS - 11
-    with arriving_at(connection) as (arriving, other):
+    with arriving_at(connection) as (receiving, other):
         other.send(rest[:40])
-        arrive(arriving, 2.0)
-        assert not arriving.it.over
+        arrive(receiving, 2.0)
+        assert not receiving.it.over
 
 
 @pytest.mark.parametrize("case", ["transfer", "session", "duplicate", "stranger"])
@@ -417,12 +416,12 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
             if case == "stranger":
                 strange.sendto(bytes(sent[0]), ("127.0.0.1", udp.port))
             if taken:
-                data.begin_routine(connection, now_s)
-                arrive(data.coming, now_s)
+                data.begin_plans(connection, now_s)
+                arrive(data.receiving, now_s)
                 assert data.worked
                 if case == "stranger":  # who is dropped there, and wakes nobody
-                    assert not data.coming.it.over
-                data.end_routine(connection, now_s)
+                    assert not data.receiving.it.over
+                data.end_plans(connection, now_s)
             else:
                 data.read(connection, now_s, waited=True)
             counters = udp.counters
@@ -451,10 +450,10 @@ def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_droppe
         sealed[tampered, 20] ^= 1
         other.send(sealed)
         if taken:
-            data.begin_routine(connection, now_s)
-            arrive(data.coming, now_s)
-            assert data.coming.it.over == bool(tampered)
-            data.end_routine(connection, now_s)
+            data.begin_plans(connection, now_s)
+            arrive(data.receiving, now_s)
+            assert data.receiving.it.over == bool(tampered)
+            data.end_plans(connection, now_s)
         else:
             data.read(connection, now_s, waited=True)
         assert udp.counters == ({"forged": 1} if tampered else {})
@@ -467,9 +466,9 @@ def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_droppe
 
 def test_nothing_is_taken_while_a_transfer_that_nobody_asked_for_is_under_way():
     parties, connection, _ = under_way()
-    assert connection.expected() is not None
+    assert connection.receive_plan() is not None
     connection.on_datagrams(all_frames(parties.layout, number=3)[:1], 2e-3)
-    assert connection.expected() is None
+    assert connection.receive_plan() is None
 
 
 @pytest.mark.parametrize("room_s", [0.0, math.inf])
@@ -478,23 +477,23 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
     connection = parties.server.connection
     frames = all_frames(parties.layout, number=0)
     connection.on_datagrams(frames[:1], 0.0)
-    assert connection.expected() is None  # the rate is not known yet
+    assert connection.receive_plan() is None  # the rate is not known yet
     connection.on_datagrams(frames[1:10], 1e-3)
     connection.control()
     frames[59, 14] |= ACK_REQUESTED >> 8
     with pair() as (udp, other):
-        data, waiter = data_of(udp, gather_s=room_s), Waiter()
+        data, waiter = data_of(udp, coalesce_s=room_s), Waiter()
         now_s, sent = time.monotonic(), 10
-        data.begin_routine(connection, now_s)
-        assert data.coming.it.at_once
-        waiter.want(data, reading=True, writing=False)
-        while not data.worked or not data.coming.it.over:
+        data.begin_plans(connection, now_s)
+        assert data.receiving.it.at_once
+        waiter.register(data, reading=True, writing=False)
+        while not data.worked or not data.receiving.it.over:
             other.send(frames[sent : sent + 10])
             sent += 10
             time.sleep(2e-3)
-            assert waiter.wait(time.monotonic() + 1e-3, [], [data.coming]) == ([], [])
+            assert waiter.wait(time.monotonic() + 1e-3, [], [data.receiving]) == ([], [])
             assert sent < 100
-        data.end_routine(connection, now_s)
+        data.end_plans(connection, now_s)
         assert (data.unread_until_s > now_s) == (room_s > 0)
     receiver = connection.incoming.receivers[0]
     assert receiver.received_count == sent == (sent if room_s else 60)
@@ -510,12 +509,12 @@ def test_the_wait_ends_with_what_can_be_read_or_written():
     waiter = Waiter()
     one, other = socket.socketpair()
     with one, other:
-        waiter.want(one, reading=True, writing=False)
-        waiter.want(other, reading=False, writing=True)
+        waiter.register(one, reading=True, writing=False)
+        waiter.register(other, reading=False, writing=True)
         assert waiter.wait(time.monotonic() + 30, [], []) == ([], [other])
         other.send(b"x")
         assert waiter.wait(time.monotonic() + 30, [], []) == ([one], [other])
-        waiter.want(other, reading=False, writing=False)
+        waiter.register(other, reading=False, writing=False)
         assert waiter.wait(time.monotonic() + 30, [], []) == ([one], [])
         one.recv(1)
         began_s = time.monotonic()
@@ -581,9 +580,9 @@ def test_what_was_done_counts_although_a_signals_handler_raises(monkeypatch):
     wait = Waiter.wait
     ticks: list[Waiter] = []
 
-    def interrupted(self, until_s, going=(), coming=()):
-        ended = wait(self, until_s, going, coming)
-        if any(routine.worked for routine in (*going, *coming)) and ticks.count(self) < 3:
+    def interrupted(self, until_s, sends=(), receives=()):
+        ended = wait(self, until_s, sends, receives)
+        if any(plan.worked for plan in (*sends, *receives)) and ticks.count(self) < 3:
             ticks.append(self)
             raise TickError
         return ended

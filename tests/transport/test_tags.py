@@ -6,8 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from testbed.transport.native.hot_path import LIBRARY, WHY_NONE
-from testbed.transport.net.sealing import (
+from testbed.transport.native.fast_path import LIBRARY, WHY_NONE
+from testbed.transport.net.tls import (
     TAG_BYTES,
     Authentication,
     CompiledAuthentication,

@@ -1,8 +1,18 @@
-"""The loops over datagrams that every byte passes: composing a batch and placing one.
+"""The loops over datagrams that every byte passes, and what they may do without the protocol.
 
-Here in numpy, the plain reference; `testbed.transport.native` does exactly the same in C.
+`Composer` and `Placement` are the numpy reference; `testbed.transport.native` does the same in C,
+and may also send and receive several batches while the driver waits:
+
+* A `SendPlan` holds the datagrams that go whatever arrives meanwhile: the congestion control is
+  `steady`, so the pacer alone says when, and so many chunks of the repair are `plannable`.
+* A `ReceivePlan` takes datagrams until the `SilenceBudget` is spent, after which the repair has to
+  send a message, or until as many chunks as the stop rule calls `missing` have come.
+
+`steady`, `plannable` and `silence` count only in the class that defines them (`defines`): a
+subclass may have changed what they rest on. A plan's results are reported before anything else.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.layout import PayloadLayout
+from testbed.transport.pacing import Pacer
 from testbed.transport.wire import (
     ACK_REQUESTED,
     CHUNK_BITS,
@@ -199,7 +210,7 @@ def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
     return int(transfers[0, 0]) if (transfers == transfers[0, 0]).all() else None
 
 
-class HotPath(NamedTuple):
+class FastPath(NamedTuple):
     """Who composes and who places."""
 
     composer: type[Composer]
@@ -208,4 +219,82 @@ class HotPath(NamedTuple):
     compiled: bool  # whether it is the C code
 
 
-NUMPY = HotPath(Composer, Placement, _transfer_of, compiled=False)
+NUMPY = FastPath(Composer, Placement, _transfer_of, compiled=False)
+
+
+def defines(part: object, name: str) -> bool:
+    """Whether a policy's class defines an attribute itself: it does not count when inherited."""
+    return name in vars(type(part))
+
+
+class SendPlan(NamedTuple):
+    """Datagrams that may go in this order, none of which asks for an ACK."""
+
+    composer: Composer  # writes them, with send indices from `first` on
+    chunks: NDArray[np.int64]  # one for each datagram, shape (count,)
+    first: int
+    beyond: int  # how many more wait behind these; a batch need not be short because of them
+    pacer: Pacer  # says when they go; its `tokens` and `refilled_s` are set after some have gone
+
+
+class SilenceBudget(NamedTuple):
+    """How many datagrams may come before a receiver's repair has to send a message."""
+
+    budget: float  # each that comes costs 1; a message is due once it is overdrawn
+    newest: int = -1  # the latest number, where they must come in order
+    lost_cost: float = 1.0  # what each costs that is missing in that order
+    likely: float = math.inf  # how many will come until then, judging by the last ones
+
+
+NO_SILENCE = SilenceBudget(0, likely=0)
+
+COALESCED_DATAGRAMS = 44  # as many as one segmented send of the peer
+LEAST_S = 2.5e-4  # a shorter wait saves nothing
+COALESCED_S = 1e-3  # a driver that is awake reads what would otherwise wake it so soon
+# The rate is measured over at least so long, and not over longer pauses, in which nothing was sent.
+WINDOW_S = 1e-3
+PAUSE_S = 2e-2
+# A rate that was seen before is expected again: a burst of losses may end at any time.
+DECAY = 0.9
+
+
+class Coalescer:
+    """The rate of arrivals from one peer, and how long they may wait in the socket for others."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0  # in datagrams per second; 0 while unknown
+        self.count = 0
+        self.since_s = self.last_s = -math.inf
+
+    def arrived(self, datagrams: int, now_s: float) -> None:
+        """Notes that so many were read now."""
+        if now_s - self.last_s > PAUSE_S:
+            self.since_s, self.count = now_s, 0
+        else:
+            self.count += datagrams
+            elapsed_s = now_s - self.since_s
+            if elapsed_s >= WINDOW_S:
+                self.rate = max(self.count / elapsed_s, DECAY * self.rate)
+                self.since_s, self.count = now_s, 0
+        self.last_s = now_s
+
+    def paused(self, latest_s: float) -> bool:
+        """Whether a stream has paused whose latest datagram came then, while others came."""
+        return self.last_s - latest_s > PAUSE_S
+
+    def wait_s(self, missing: int, most_s: float) -> float:
+        """How long to wait for the next ones when `missing` chunks could be enough; 0: not."""
+        if not self.rate:
+            return 0.0
+        wait_s = min(most_s, min(COALESCED_DATAGRAMS, missing / 2) / self.rate)
+        return wait_s if wait_s >= LEAST_S else 0.0
+
+
+class ReceivePlan(NamedTuple):
+    """Datagrams of one transfer to which no message replies at first."""
+
+    placement: Placement  # takes them
+    coalescer: Coalescer  # says how long they may wait, and is told how many came
+    missing: int  # so many new chunks could be enough
+    most_s: float  # the longest that they may wait
+    silence: SilenceBudget

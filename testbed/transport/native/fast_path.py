@@ -5,7 +5,6 @@ import hashlib
 import math
 import os
 import select
-import struct
 import time
 from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -15,21 +14,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.hot_path import NUMPY, Arrivals, Composer, HotPath, Placement
-from testbed.transport.routine import (
+from testbed.transport.fast_path import (
+    COALESCED_DATAGRAMS,
     COALESCED_S,
     DECAY,
-    GATHERED,
     LEAST_S,
+    NUMPY,
     PAUSE_S,
     WINDOW_S,
-    Departures,
-    Expected,
+    Arrivals,
+    Composer,
+    FastPath,
+    Placement,
+    ReceivePlan,
+    SendPlan,
 )
 
-_ELF_HEADER_BYTES = 64
 _SOURCE = Path(__file__).with_name("batches.c")
-_OTHER_SOURCES = ("batches.h", "routine.c", "sealing.c")  # setup.py has the same order
 _KINDS: dict[str, Any] = {
     "-": None,
     "a": ctypes.c_void_p,
@@ -42,47 +43,32 @@ _KINDS: dict[str, Any] = {
 _FUNCTIONS = (
     *(("compose", "i", "aassi"), ("place", "s", "aassi"), ("transfer_of", "s", "ass")),
     *(("take_key", "-", "acsc"), ("seal_rows", "i", "aas"), ("open_rows", "s", "aasa")),
-    *(("receive", "s", "ai"), ("send_rows", "s", "aias"), ("wait_working", "s", "asasasdd")),
-    *(("depart", "-", "ad"), ("arrive", "-", "ad")),
+    *(("receive", "s", "ai"), ("send_rows", "s", "aias"), ("wait_with_plans", "s", "asasasdd")),
+    *(("send_planned", "-", "ad"), ("receive_planned", "-", "ad")),
 )
-
-
-def _is_whole(elf: bytes) -> bool:
-    """Whether a 64-bit ELF file has its end, the table of sections; to load half of it is fatal."""
-    if len(elf) < _ELF_HEADER_BYTES:
-        return False
-    (table,) = struct.unpack_from("<Q", elf, 40)
-    entry_bytes, entries = struct.unpack_from("<HH", elf, 58)
-    return bool(table + entry_bytes * entries <= len(elf))
 
 
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or None and why."""
     built = (_SOURCE.with_suffix(suffix) for suffix in EXTENSION_SUFFIXES)
-    path = next((each for each in built if each.exists()), None)
+    path = next((file for file in built if file.exists()), None)
     if path is None:
         return None, "it was not compiled"
     try:
-        if not _is_whole(path.read_bytes()):
-            return None, f"{path.name} is cut short"
         library = ctypes.CDLL(str(path))
         library.source.restype = ctypes.c_char_p
-        paths = (_SOURCE, *(_SOURCE.with_name(name) for name in _OTHER_SOURCES))
-        source = b"".join(path.read_bytes() for path in paths)
-        if library.source() != hashlib.sha256(source).hexdigest().encode():
+        if library.source() != hashlib.sha256(_SOURCE.read_bytes()).hexdigest().encode():
             return None, f"{path.name} was compiled from another source"
     except (OSError, AttributeError) as error:
         return None, f"{path.name} cannot be loaded: {error}"
     for name, result, arguments in _FUNCTIONS:
-        if (function := getattr(library, name, None)) is not None:  # some are of Linux alone
-            function.restype = _KINDS[result]
-            function.argtypes = [_KINDS[argument] for argument in arguments]
+        function = getattr(library, name)
+        function.restype = _KINDS[result]
+        function.argtypes = [_KINDS[argument] for argument in arguments]
     return library, ""
 
 
 LIBRARY, WHY_NONE = _load()
-"""The library, or None; and why there is none."""
-
 
 _FAULTS = (
     *("wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length"),
@@ -229,19 +215,18 @@ def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
     return None if transfer < 0 else int(transfer)
 
 
-_COMPILED = HotPath(CompiledComposer, CompiledPlacement, _transfer_of, compiled=True)
-HOT_PATH = NUMPY if LIBRARY is None else _COMPILED
-"""The fastest that this installation has."""
+_COMPILED = FastPath(CompiledComposer, CompiledPlacement, _transfer_of, compiled=True)
+FAST_PATH = NUMPY if LIBRARY is None else _COMPILED
 
 
 class Compiled(Protocol):
-    """What C has a struct of."""
+    """An object with a C structure at an address."""
 
     address: int
 
 
-class _Departing(ctypes.Structure):
-    """struct departing."""
+class _PlannedSend(ctypes.Structure):
+    """struct planned_send."""
 
     _fields_ = structure(
         (ctypes.c_void_p, "composing sealing plain segmented chunks"),
@@ -252,21 +237,21 @@ class _Departing(ctypes.Structure):
     )
 
 
-class _Arriving(ctypes.Structure):
-    """struct arriving."""
+class _PlannedReceive(ctypes.Structure):
+    """struct planned_receive."""
 
     _fields_ = structure(
         (ctypes.c_void_p, "receiving sealing placing"),
         (ctypes.c_double, "due_s most_s rate since_s last_s"),
-        (ctypes.c_double, "gathered least_s window_s pause_s decay quiet lost_cost"),
+        (ctypes.c_double, "most_datagrams least_s window_s pause_s decay silence lost_cost"),
         (ctypes.c_int64, "count missing newest reached descriptor over at_once"),
         (ctypes.c_int64, "valid gained received unplaced drained"),
         (ctypes.c_double, "at_s"),
     )
 
 
-class Departing:
-    """Sends `Departures`, as often as they are begun."""
+class PlannedSend:
+    """Carries out one `SendPlan` after another."""
 
     def __init__(
         self, descriptor: int, plain: int, segmented: int, *, seal: Compiled | None = None
@@ -274,17 +259,17 @@ class Departing:
         """`plain` and `segmented` are a `BatchSender`'s `addresses`."""
         self._seal = seal  # holds the struct
         sealing = None if seal is None else seal.address
-        self._it = _Departing(descriptor=descriptor, plain=plain, sealing=sealing)
+        self._it = _PlannedSend(descriptor=descriptor, plain=plain, sealing=sealing)
         self._segmented = segmented
         self.address = ctypes.addressof(self._it)
 
-    def begin(self, departures: Departures, due_s: float, *, segmented: bool) -> bool:
-        """Says what may be sent, from `due_s` on; False where it cannot be."""
-        composer, chunks, first, beyond, pacer = departures
+    def begin(self, plan: SendPlan, due_s: float, *, segmented: bool) -> bool:
+        """Sets the plan, which begins at `due_s`; False where C cannot."""
+        composer, chunks, first, beyond, pacer = plan
         if not isinstance(composer, CompiledComposer) or pacer.refilled_s is None:
             return False
         it = self._it
-        self._departures = departures
+        self._plan = plan
         self._chunks = np.ascontiguousarray(chunks, dtype=np.int64)
         it.composing, it.chunks = composer.address, address_of(self._chunks)
         it.segmented = self._segmented if segmented else None
@@ -297,26 +282,28 @@ class Departing:
 
     @property
     def worked(self) -> bool:
-        """Whether any were sent, or it goes on no longer because there is something to decide."""
+        """Whether any were sent, or there is something to decide."""
         return bool(self._it.batches or self._it.over)
 
-    def end(self) -> tuple[Departures, list[tuple[int, float]]]:
-        """What was to be sent, and the batches that were: how many datagrams, and when."""
-        it, pacer = self._it, self._departures.pacer
+    def end(self) -> tuple[SendPlan, list[tuple[int, float]]]:
+        """Returns the plan, and the batches that were sent: how many datagrams, and when."""
+        it, pacer = self._it, self._plan.pacer
         if it.batches:
             pacer.tokens, pacer.refilled_s = it.tokens, it.refilled_s
-        return self._departures, list(zip(it.sizes[: it.batches], it.at_s, strict=False))
+        return self._plan, list(zip(it.sizes[: it.batches], it.at_s, strict=False))
 
 
-class Arriving:
-    """Takes what is `Expected`."""
+class PlannedReceive:
+    """Carries out one `ReceivePlan` after another."""
 
-    def __init__(self, descriptor: int, *, seal: Compiled | None = None) -> None:
+    def __init__(self, descriptor: int, receiving: int, *, seal: Compiled | None = None) -> None:
+        """`receiving` is the address of a `BatchReceiver`'s struct."""
         self._seal = seal  # holds the struct
-        self.it = _Arriving(
+        self.it = _PlannedReceive(
             descriptor=descriptor,
+            receiving=receiving,
             sealing=None if seal is None else seal.address,
-            gathered=GATHERED,
+            most_datagrams=COALESCED_DATAGRAMS,
             least_s=LEAST_S,
             window_s=WINDOW_S,
             pause_s=PAUSE_S,
@@ -324,20 +311,20 @@ class Arriving:
         )
         self.address = ctypes.addressof(self.it)
 
-    def begin(self, expected: Expected, due_s: float | None, receiving: int) -> bool:
-        """Says what is awaited and when it has gathered; False where it cannot be taken."""
-        placement, gathering, missing, most_s, quiet = expected
+    def begin(self, plan: ReceivePlan, due_s: float | None) -> bool:
+        """Sets the plan; datagrams coalesce until `due_s`, None: not. False where C cannot."""
+        placement, coalescer, missing, most_s, silence = plan
         if not isinstance(placement, CompiledPlacement):
             return False
         it = self.it
-        self._placement, self._gathering = placement, gathering
+        self._placement, self._coalescer = placement, coalescer
         placement.reserve()
-        it.receiving, it.placing = receiving, placement.address
+        it.placing = placement.address
         it.at_once, it.due_s = due_s is None, math.inf if due_s is None else due_s
         it.most_s, it.missing = most_s, missing
-        it.rate, it.count = gathering.rate, gathering.count
-        it.since_s, it.last_s = gathering.since_s, gathering.last_s
-        it.quiet, it.lost_cost, it.newest = quiet.budget, quiet.lost_cost, quiet.newest
+        it.rate, it.count = coalescer.rate, coalescer.count
+        it.since_s, it.last_s = coalescer.since_s, coalescer.last_s
+        it.silence, it.lost_cost, it.newest = silence.budget, silence.lost_cost, silence.newest
         it.over = it.valid = it.gained = it.reached = it.unplaced = 0
         return True
 
@@ -347,14 +334,11 @@ class Arriving:
         return bool(self.it.valid or self.it.over)
 
     def end(self) -> tuple[Arrivals, float]:
-        """What has been taken, and when the latest was."""
-        it, gathering = self.it, self._gathering
-        gathering.rate, gathering.count = it.rate, it.count
-        gathering.since_s, gathering.last_s = it.since_s, it.last_s
+        """Returns what was received, and when the latest was."""
+        it, coalescer = self.it, self._coalescer
+        coalescer.rate, coalescer.count = it.rate, it.count
+        coalescer.since_s, coalescer.last_s = it.since_s, it.last_s
         return self._placement.taken(it.valid, it.gained), it.at_s
-
-
-_SELECT_LIMIT = 1024  # FD_SETSIZE: select takes no descriptor from here on
 
 
 class _PollFd(ctypes.Structure):
@@ -364,45 +348,37 @@ class _PollFd(ctypes.Structure):
 
 
 class Polled:
-    """Descriptors to wait for, each with the events that are wanted, as `select.poll` has them."""
+    """Descriptors to wait for, each with its events as `select.poll` has them."""
 
-    def __init__(self, wanted: Sequence[tuple[int, int]]) -> None:
-        self.wanted = wanted
-        self.count = len(wanted)
-        self._each = (_PollFd * self.count)(*(_PollFd(*each) for each in wanted))
-        self.address = ctypes.addressof(self._each)
+    def __init__(self, events: Sequence[tuple[int, int]]) -> None:
+        self.events = events
+        self.count = len(events)
+        self._entries = (_PollFd * self.count)(*(_PollFd(*entry) for entry in events))
+        self.address = ctypes.addressof(self._entries)
 
-    def found(self) -> list[tuple[int, int]]:
-        """The descriptors that something happened to, and what."""
-        return [(each.fd, each.revents) for each in self._each if each.revents]
+    def ready(self) -> list[tuple[int, int]]:
+        return [(entry.fd, entry.revents) for entry in self._entries if entry.revents]
 
 
-def wait_working(
-    going: Sequence[Departing], coming: Sequence[Arriving], polled: Polled, until_s: float
+def wait_with_plans(
+    sends: Sequence[PlannedSend],
+    receives: Sequence[PlannedReceive],
+    polled: Polled,
+    until_s: float,
 ) -> list[tuple[int, int]]:
-    """Waits for descriptors and does the routine meanwhile; returns what has happened to which."""
+    """Waits for descriptors and carries out plans meanwhile; returns those ready, with events."""
     if LIBRARY is None:
         timeout_s = max(0.0, until_s - time.monotonic())
-        if any(descriptor >= _SELECT_LIMIT for descriptor, _ in polled.wanted):
-            waiting = select.poll()
-            for descriptor, events in polled.wanted:
-                waiting.register(descriptor, events)
-            return waiting.poll(math.ceil(timeout_s * 1000))
-        # poll rounds up to whole milliseconds, which is as long as a whole batch of the pacer.
-        readers, writers = (
-            [descriptor for descriptor, events in polled.wanted if events & kind]
-            for kind in (select.POLLIN, select.POLLOUT)
-        )
-        ready, roomy, _ = select.select(readers, writers, (), timeout_s)
-        return [(each, select.POLLIN) for each in ready] + [
-            (each, select.POLLOUT) for each in roomy
-        ]
-    goings = (ctypes.c_void_p * len(going))(*(each.address for each in going))
-    comings = (ctypes.c_void_p * len(coming))(*(each.address for each in coming))
-    ready = LIBRARY.wait_working(
-        *(goings, len(going), comings, len(coming)),
+        waiting = select.poll()
+        for descriptor, events in polled.events:
+            waiting.register(descriptor, events)
+        return waiting.poll(math.ceil(timeout_s * 1000))  # pacers catch up for the rest of 1 ms
+    sending = (ctypes.c_void_p * len(sends))(*(plan.address for plan in sends))
+    receiving = (ctypes.c_void_p * len(receives))(*(plan.address for plan in receives))
+    ready = LIBRARY.wait_with_plans(
+        *(sending, len(sends), receiving, len(receives)),
         *(polled.address, polled.count, until_s, COALESCED_S),
     )
     if ready < 0:
         raise OSError(-ready, os.strerror(-ready))
-    return polled.found() if ready else []
+    return polled.ready() if ready else []
