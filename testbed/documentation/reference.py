@@ -28,8 +28,7 @@ from testbed.shared.named_sections import all_sections
 from testbed.shared.registry import Registry
 from testbed.training.fillings import FILLINGS
 from testbed.training.models import MODELS
-from testbed.transport.presets import REGISTRIES
-from testbed.transport.tolerance import POLICIES
+from testbed.transport.presets import POLICIES, REGISTRIES
 from testbed.verdict.explanation import MEANINGS
 from testbed.verdict.gates import GATES, GateEntry
 

@@ -40,12 +40,11 @@ from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Endpoint, Handle, open_endpoint
 from testbed.transport.net.tls import Credentials
 from testbed.transport.order import MARKS, ORDERS, ChunkOrder, Marks, OrderContext
-from testbed.transport.presets import PRESETS, ProtocolConfig, preset
+from testbed.transport.presets import POLICIES, PRESETS, ProtocolConfig, as_policy, preset
 from testbed.transport.repair import REPAIRS
 from testbed.transport.repair.base import ReceiverRepair, Repair, SenderRepair
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.tolerance import (
-    POLICIES,
     Fixed,
     FractionRule,
     Phased,
@@ -53,7 +52,6 @@ from testbed.transport.tolerance import (
     StopRule,
     StopRuleFactory,
     TolerancePolicy,
-    as_policy,
 )
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""The energy of chunks, the sum of their elements' squares, as a level of one byte each.
+"""The energy of chunks, as a level of one byte each, and the tolerance that bounds its loss.
+
+Energy is the sum of the elements' squares.
 
 `MUST`, the highest bit, marks a chunk that must arrive in any case. The rest is the energy in
 sixths of a power of two below the payload's largest, which is 127; 1 is all that is less, 0
@@ -6,12 +8,22 @@ nothing. So sums are known between bounds that are at most a factor of 1.13 apar
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport.errors import ProtocolError
+from testbed.transport.errors import ProtocolError, check_number
 from testbed.transport.layout import PayloadLayout
+from testbed.transport.tolerance import (
+    ALIKE,
+    CALM,
+    NamedPolicy,
+    Progress,
+    StopRule,
+    StopRuleFactory,
+)
 
 MUST = 128
 _LARGEST = MUST - 1
@@ -113,3 +125,132 @@ def needed_chunks(
     held, missing = got[most - 1], lost[most - 1]
     # A little less: whoever sums in another order must find that they hold it.
     return most, float(held / (held + missing)) * (1 - _ROUNDING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedEnergy(NamedPolicy):
+    """A bound on the energy, the sum of squares, that may be missing: ours.
+
+    It stops at a share of the energy or a part of the chunks; when late at less, above a floor.
+    With error feedback, SGD with any contraction of the payload converges at the rate of SGD
+    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019). It
+    needs an order that sends the energy of chunks and which must arrive, such as `by-energy`.
+
+    Args:
+        share: the share of the energy at which a transfer ends that is not late; above 0.
+        patience: a transfer is late after so many times what calm ones took recently from the
+            slowest peer, counted from its first sign; at least 1.
+        at_most: the share of the chunks that suffices where they are the most energetic ones or
+            hold as much; above 0, up to 1.
+        floor: the share of the energy with which a late transfer ends, where what must arrive
+            without energy is there; above 0, up to 1. None: with what must arrive.
+    """
+
+    name = "bounded-energy"
+    newer = ("at_most",)
+    share: float = 0.95
+    patience: float = 1.2
+    at_most: float = 1.0
+    floor: float | None = None
+    needs_energy = True
+
+    def __post_init__(self) -> None:
+        for option in ("share", "at_most", "floor"):
+            if option != "floor" or self.floor is not None:
+                check_number(option, getattr(self, option), above=0, most=1)
+        check_number("patience", self.patience, least=1)
+
+    def tolerance(self, critical: bool) -> float:
+        """Returns the part of the energy that may be missing; of the chunks it may be more."""
+        return 1 - self.share
+
+    def stop_rule(self, critical: bool) -> StopRuleFactory:
+        return lambda layout: EnergyRule(layout=layout, policy=self)
+
+
+class EnergyRule(StopRule):
+    """Stops once all that must arrive is there, with the share; a late transfer needs less."""
+
+    needs_slowest = True
+
+    def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
+        self._policy = policy
+        self._chunk_count = layout.chunk_count
+        self._needed: NDArray[np.int64] | None = None  # what must arrive
+        self._in_any_case: NDArray[np.int64] | None = None  # of a late transfer, too
+        self._fewest = layout.chunk_count  # chunks that can hold the share
+        self._share = policy.share  # less where fewer chunks suffice
+        self._late_s: float | None = None
+
+    def satisfied(self, progress: Progress) -> bool:
+        if not self._has_levels(progress):
+            return False
+        if self._is_late(progress):
+            return not self._lacking_late(progress)
+        return (
+            progress.received_count >= self._fewest
+            and not self._lacking(progress, self._needed)
+            and self._holds(progress, self._share)
+        )
+
+    def deadline_s(self, progress: Progress) -> float | None:
+        late_s = self._late_from(progress)
+        # Afterwards only a new chunk can change the answer.
+        return None if late_s is None or progress.now_s >= late_s else late_s
+
+    def missing(self, progress: Progress) -> int | None:
+        if not self._has_levels(progress):
+            return self._chunk_count - progress.received_count
+        if self._is_late(progress):
+            return self._lacking_late(progress)
+        lacking = self._lacking(progress, self._needed)
+        return max(lacking, self._fewest - progress.received_count)
+
+    def _is_late(self, progress: Progress) -> bool:
+        late_s = self._late_from(progress)
+        return late_s is not None and progress.now_s >= late_s
+
+    def _late_from(self, progress: Progress) -> float | None:
+        """Returns from when on the transfer is late; None while that is unknown."""
+        first_s = progress.first_sign_s
+        if self._late_s is None and first_s is not None and self._has_levels(progress):
+            calm_s = self._calm_time_s(progress.slowest)
+            self._late_s = None if calm_s is None else first_s + self._policy.patience * calm_s
+        return self._late_s
+
+    def _calm_time_s(self, slowest: Sequence[tuple[float, int]]) -> float | None:
+        """Returns the time of calm transfers that needed about as many chunks; None: unknown."""
+        fewest = self._fewest
+        alike_s = sorted(
+            took_s * max(1.0, fewest / count)
+            for took_s, count in slowest
+            if fewest <= ALIKE * count and count <= ALIKE * fewest
+        )
+        return alike_s[int(len(alike_s) * CALM)] if alike_s else None
+
+    def _lacking_late(self, progress: Progress) -> int:
+        """Returns how many chunks a late transfer lacks, at the least."""
+        floor = self._policy.floor
+        if floor is None:
+            return self._lacking(progress, self._needed)
+        return self._lacking(progress, self._in_any_case) or int(not self._holds(progress, floor))
+
+    def _lacking(self, progress: Progress, chunks: NDArray[np.int64] | None) -> int:
+        assert chunks is not None
+        return len(chunks) - int(np.count_nonzero(progress.received[chunks]))
+
+    def _holds(self, progress: Progress, share: float) -> bool:
+        got = float(np.add.reduce(self._least, where=progress.received))
+        lost = float(np.add.reduce(self._most, where=~progress.received))
+        return lost * share <= got * (1 - share)
+
+    def _has_levels(self, progress: Progress) -> bool:
+        """Returns whether the sender has sent the energy levels; reads them once."""
+        if self._needed is not None or progress.energy_levels is None:
+            return self._needed is not None
+        levels, policy = progress.energy_levels, self._policy
+        self._least, self._most = LEAST[levels], MOST[levels]
+        self._needed = np.flatnonzero(levels & MUST)
+        self._in_any_case = np.flatnonzero(levels == MUST)
+        self._fewest, self._share = needed_chunks(levels, policy.share, policy.at_most)
+        return True

@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
+from testbed.transport.chunk_energy import BoundedEnergy
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.errors import check_number
 from testbed.transport.layout import Leg
 from testbed.transport.order import MARKS, NONE, ORDERS, ByEnergy
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import (
-    POLICIES,
-    BoundedEnergy,
     EarlyClose,
     Fixed,
     PerLayer,
@@ -23,8 +22,44 @@ from testbed.transport.tolerance import (
     QuickLossOnly,
     TimeBound,
     TolerancePolicy,
-    as_policy,
 )
+
+_BUILT_IN = (Fixed, Phased, PerLayer, EarlyClose, QuickLossOnly, BoundedEnergy, TimeBound)
+POLICIES: Registry[TolerancePolicy] = Registry(
+    "tolerance policy",
+    {policy.name: policy for policy in _BUILT_IN},
+    own="Tolerance",
+    base=TolerancePolicy,
+)
+
+
+def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> TolerancePolicy:
+    """Returns the policy of a number (a fixed tolerance), a text or a mapping; else ValueError.
+
+    `fixed:tolerance=0.008`, or {"policy": "phased", "low": 0.008, "high": 0.408}, where `name` may
+    stand in place of `policy`.
+    """
+    if isinstance(value, TolerancePolicy):
+        return value
+    if isinstance(value, Mapping):
+        options = dict(value)
+        name = options.pop("policy", None) or options.pop("name", None)
+        if not isinstance(name, str):
+            raise ValueError(f"a tolerance policy needs the key 'policy': {', '.join(POLICIES)}")
+        if name in POLICIES:
+            return POLICIES.build(name, options)
+        value = {"name": name, **options}
+    if not isinstance(value, str | Mapping):
+        return Fixed(value)
+    text = POLICIES.text(value)
+    policy = POLICIES.create(text)
+    if POLICIES.parse(text)[0] not in POLICIES:
+        # A user's class need not know how to describe itself; `object`, since it may be frozen.
+        object.__setattr__(policy, "own_text", text)
+        if str(policy) != text:
+            raise InputError(f"{text}: {type(policy).__name__} must not define __str__")
+    return policy
+
 
 # The registry behind each setting whose value names an entry of one.
 REGISTRIES: Mapping[str, Registry[Any]] = {
@@ -88,7 +123,7 @@ class ProtocolConfig:
         name: its name in reports.
         carrier: `udp` for our own transport, `tcp` for the kernel's.
         gather, broadcast: how much each leg's receivers may give up, in any form that
-            `tolerance.as_policy` takes. Zero makes the leg reliable.
+            `as_policy` takes. Zero makes the leg reliable.
         repair: how lost chunks are sent again; `udp` only.
         order: the order in which chunks are sent; `udp` only.
         congestion_control: for `udp` an entry of CONGESTION_CONTROLS with its options; for `tcp`

@@ -1,8 +1,8 @@
 """Tolerances: when may a receiver stop? A policy for the whole run, a stop rule for one transfer.
 
 To add one: a subclass of `TolerancePolicy`, usually a frozen dataclass whose fields are its
-options, and a line in `POLICIES`; or a file of your own, `gather: ./mine.py`. One that is a
-fraction of the chunks implements `tolerance` alone, any other `stop_rule`, too.
+options, and a line in `presets.POLICIES`; or a file of your own, `gather: ./mine.py`. One that is
+a fraction of the chunks implements `tolerance` alone, any other `stop_rule`, too.
 """
 
 import functools
@@ -13,14 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared.input_error import InputError
-from testbed.shared.registry import Registry
-from testbed.transport.chunk_energy import LEAST, MOST, MUST, needed_chunks
 from testbed.transport.errors import check_number
 from testbed.transport.layout import PayloadLayout
 
@@ -146,12 +143,12 @@ RECENT = 16
 ALIKE = 2
 # A quarter of the latest transfers were calm: so it stays while up to three quarters are hit, and
 # follows a path that becomes slower for good.
-_CALM = 0.25
+CALM = 0.25
 # A transfer that takes exactly the bound has come in time, whatever the rounding.
 _ROUNDING_S = 1e-9
 
 
-class _Named(TolerancePolicy):
+class NamedPolicy(TolerancePolicy):
     """A policy whose text is its name and its options, those without a value left out."""
 
     name: ClassVar[str]
@@ -175,7 +172,7 @@ def _text(value: float | tuple[str | tuple[str, float], ...]) -> str:
 
 
 @dataclass(frozen=True, init=False)
-class Fixed(_Named):
+class Fixed(NamedPolicy):
     """One tolerance for the whole run: MLT's rule in software, the baseline of DBLP's evaluation.
 
     Args:
@@ -195,7 +192,7 @@ class Fixed(_Named):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phased(_Named):
+class Phased(NamedPolicy):
     """Two tolerances: a low one in critical learning regimes, a high one outside (DBLP).
 
     Args:
@@ -218,7 +215,7 @@ class Phased(_Named):
 
 
 @dataclass(frozen=True, init=False)
-class PerLayer(_Named):
+class PerLayer(NamedPolicy):
     """Each tensor has a bound on the share of its elements that may be missing: "PLOT-style".
 
     With one bound for all it is MLT's rule (NSDI 2024). A chunk of several tensors is given up only
@@ -451,7 +448,7 @@ class EarlyCloseRule(StopRule):
         whole_s = sorted(alike_s[-RECENT:])
         if policy.patience is None or not whole_s:
             return policy.deadline_s, policy.fraction
-        calm_s = whole_s[int(len(whole_s) * _CALM)]
+        calm_s = whole_s[int(len(whole_s) * CALM)]
         cut_off_s = policy.patience * calm_s + (progress.round_trip_s or 0.0)
         lacking = sum(max(0.0, 1 - cut_off_s / each_s) for each_s in whole_s) / len(whole_s)
         return cut_off_s, min(policy.fraction, lacking)
@@ -509,7 +506,7 @@ class QuickLossRule(StopRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeBound(_Named):
+class TimeBound(NamedPolicy):
     """A tolerance of time alone: "OptiReduce-style" (Warraich et al., NSDI 2025, arXiv 2310.06993).
 
     The hard bound, t_B, is the 95th percentile of 20 reliable runs at start-up, here of each peer's
@@ -581,169 +578,3 @@ class TimeBoundRule(StopRule):
 def _quantile(values: Sequence[float], quantile: float) -> float:
     """Returns it by nearest rank, without rounding errors: 0.95 of 20 is the 19th."""
     return sorted(values)[math.ceil(round(quantile * len(values), 9)) - 1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundedEnergy(_Named):
-    """A bound on the energy, the sum of squares, that may be missing: ours.
-
-    It stops at a share of the energy or a part of the chunks; when late at less, above a floor.
-    With error feedback, SGD with any contraction of the payload converges at the rate of SGD
-    without loss (Stich, Cordonnier and Jaggi, NeurIPS 2018; Karimireddy et al., ICML 2019). It
-    needs an order that sends the energy of chunks and which must arrive, such as `by-energy`.
-
-    Args:
-        share: the share of the energy at which a transfer ends that is not late; above 0.
-        patience: a transfer is late after so many times what calm ones took recently from the
-            slowest peer, counted from its first sign; at least 1.
-        at_most: the share of the chunks that suffices where they are the most energetic ones or
-            hold as much; above 0, up to 1.
-        floor: the share of the energy with which a late transfer ends, where what must arrive
-            without energy is there; above 0, up to 1. None: with what must arrive.
-    """
-
-    name = "bounded-energy"
-    newer = ("at_most",)
-    share: float = 0.95
-    patience: float = 1.2
-    at_most: float = 1.0
-    floor: float | None = None
-    needs_energy = True
-
-    def __post_init__(self) -> None:
-        for option in ("share", "at_most", "floor"):
-            if option != "floor" or self.floor is not None:
-                check_number(option, getattr(self, option), above=0, most=1)
-        check_number("patience", self.patience, least=1)
-
-    def tolerance(self, critical: bool) -> float:
-        """Returns the part of the energy that may be missing; of the chunks it may be more."""
-        return 1 - self.share
-
-    def stop_rule(self, critical: bool) -> StopRuleFactory:
-        return lambda layout: EnergyRule(layout=layout, policy=self)
-
-
-class EnergyRule(StopRule):
-    """Stops once all that must arrive is there, with the share; a late transfer needs less."""
-
-    needs_slowest = True
-
-    def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
-        self._policy = policy
-        self._chunk_count = layout.chunk_count
-        self._needed: NDArray[np.int64] | None = None  # what must arrive
-        self._in_any_case: NDArray[np.int64] | None = None  # of a late transfer, too
-        self._fewest = layout.chunk_count  # chunks that can hold the share
-        self._share = policy.share  # less where fewer chunks suffice
-        self._late_s: float | None = None
-
-    def satisfied(self, progress: Progress) -> bool:
-        if not self._has_levels(progress):
-            return False
-        if self._is_late(progress):
-            return not self._lacking_late(progress)
-        return (
-            progress.received_count >= self._fewest
-            and not self._lacking(progress, self._needed)
-            and self._holds(progress, self._share)
-        )
-
-    def deadline_s(self, progress: Progress) -> float | None:
-        late_s = self._late_from(progress)
-        # Afterwards only a new chunk can change the answer.
-        return None if late_s is None or progress.now_s >= late_s else late_s
-
-    def missing(self, progress: Progress) -> int | None:
-        if not self._has_levels(progress):
-            return self._chunk_count - progress.received_count
-        if self._is_late(progress):
-            return self._lacking_late(progress)
-        lacking = self._lacking(progress, self._needed)
-        return max(lacking, self._fewest - progress.received_count)
-
-    def _is_late(self, progress: Progress) -> bool:
-        late_s = self._late_from(progress)
-        return late_s is not None and progress.now_s >= late_s
-
-    def _late_from(self, progress: Progress) -> float | None:
-        """Returns from when on the transfer is late; None while that is unknown."""
-        first_s = progress.first_sign_s
-        if self._late_s is None and first_s is not None and self._has_levels(progress):
-            calm_s = self._calm_time_s(progress.slowest)
-            self._late_s = None if calm_s is None else first_s + self._policy.patience * calm_s
-        return self._late_s
-
-    def _calm_time_s(self, slowest: Sequence[tuple[float, int]]) -> float | None:
-        """Returns the time of calm transfers that needed about as many chunks; None: unknown."""
-        fewest = self._fewest
-        alike_s = sorted(
-            took_s * max(1.0, fewest / count)
-            for took_s, count in slowest
-            if fewest <= ALIKE * count and count <= ALIKE * fewest
-        )
-        return alike_s[int(len(alike_s) * _CALM)] if alike_s else None
-
-    def _lacking_late(self, progress: Progress) -> int:
-        """Returns how many chunks a late transfer lacks, at the least."""
-        floor = self._policy.floor
-        if floor is None:
-            return self._lacking(progress, self._needed)
-        return self._lacking(progress, self._in_any_case) or int(not self._holds(progress, floor))
-
-    def _lacking(self, progress: Progress, chunks: NDArray[np.int64] | None) -> int:
-        assert chunks is not None
-        return len(chunks) - int(np.count_nonzero(progress.received[chunks]))
-
-    def _holds(self, progress: Progress, share: float) -> bool:
-        got = float(np.add.reduce(self._least, where=progress.received))
-        lost = float(np.add.reduce(self._most, where=~progress.received))
-        return lost * share <= got * (1 - share)
-
-    def _has_levels(self, progress: Progress) -> bool:
-        """Returns whether the sender has sent the energy levels; reads them once."""
-        if self._needed is not None or progress.energy_levels is None:
-            return self._needed is not None
-        levels, policy = progress.energy_levels, self._policy
-        self._least, self._most = LEAST[levels], MOST[levels]
-        self._needed = np.flatnonzero(levels & MUST)
-        self._in_any_case = np.flatnonzero(levels == MUST)
-        self._fewest, self._share = needed_chunks(levels, policy.share, policy.at_most)
-        return True
-
-
-_BUILT_IN = (Fixed, Phased, PerLayer, EarlyClose, QuickLossOnly, BoundedEnergy, TimeBound)
-POLICIES: Registry[TolerancePolicy] = Registry(
-    "tolerance policy",
-    {policy.name: policy for policy in _BUILT_IN},
-    own="Tolerance",
-    base=TolerancePolicy,
-)
-
-
-def as_policy(value: TolerancePolicy | float | str | Mapping[str, Any]) -> TolerancePolicy:
-    """Returns the policy of a number (a fixed tolerance), a text or a mapping; else ValueError.
-
-    `fixed:tolerance=0.008`, or {"policy": "phased", "low": 0.008, "high": 0.408}, where `name` may
-    stand in place of `policy`.
-    """
-    if isinstance(value, TolerancePolicy):
-        return value
-    if isinstance(value, Mapping):
-        options = dict(value)
-        name = options.pop("policy", None) or options.pop("name", None)
-        if not isinstance(name, str):
-            raise ValueError(f"a tolerance policy needs the key 'policy': {', '.join(POLICIES)}")
-        if name in POLICIES:
-            return POLICIES.build(name, options)
-        value = {"name": name, **options}
-    if not isinstance(value, str | Mapping):
-        return Fixed(value)
-    text = POLICIES.text(value)
-    policy = POLICIES.create(text)
-    if POLICIES.parse(text)[0] not in POLICIES:
-        # A user's class need not know how to describe itself; `object`, since it may be frozen.
-        object.__setattr__(policy, "own_text", text)
-        if str(policy) != text:
-            raise InputError(f"{text}: {type(policy).__name__} must not define __str__")
-    return policy

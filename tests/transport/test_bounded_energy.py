@@ -10,13 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.transport import Leg, PayloadLayout, ProtocolError, chunk_energy, preset
+from testbed.transport.chunk_energy import BoundedEnergy
 from testbed.transport.congestion import FixedRate
 from testbed.transport.messages import ControlMessage, MessageType
 from testbed.transport.order import ORDERS, Arranger, ByEnergy, InOrder, OrderContext
 from testbed.transport.receiver import Incoming, TransferTimes
 from testbed.transport.repair import Passes
 from testbed.transport.settings import ConnectionSettings, SlowestPeer
-from testbed.transport.tolerance import BoundedEnergy
 from tests.transport.virtual import (
     SESSION,
     Two,
