@@ -26,7 +26,7 @@ local hedge = Proto("bl_hedge", "Bounded-loss control, hedged")
 local h = {
   session = ProtoField.uint32("bl_hedge.session", "Session", base.HEX),
   asks = ProtoField.bool("bl_hedge.asks", "Asks for one in return", 32, nil, 0x1),
-  heard = ProtoField.uint64("bl_hedge.heard", "Bytes heard of the other stream", base.DEC),
+  received = ProtoField.uint64("bl_hedge.received", "Bytes received of the other stream", base.DEC),
   first = ProtoField.uint64("bl_hedge.first", "Place of the piece in its stream", base.DEC),
   piece = ProtoField.bytes("bl_hedge.piece", "Piece, and the trailer"),
 }
@@ -266,7 +266,7 @@ function hedge.dissector(tvb, pinfo, tree)
   end
   subtree:add(h.session, tvb(0, 4))
   subtree:add(h.asks, tvb(4, 4))
-  subtree:add(h.heard, tvb(8, 8))
+  subtree:add(h.received, tvb(8, 8))
   subtree:add(h.first, tvb(16, 8))
   if tvb:len() > HEDGE_HEADER_BYTES then subtree:add(h.piece, tvb(HEDGE_HEADER_BYTES)) end
   local asks = tvb(7, 1):uint() % 2 == 1 and ", asks" or ""

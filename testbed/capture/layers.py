@@ -99,7 +99,7 @@ class HedgeLayer(Packet):
     fields_desc = [  # noqa: RUF012
         XIntField("session", 0),
         IntField("flags", 0),
-        LongField("heard", 0),
+        LongField("received", 0),
         LongField("first", 0),
     ]
 

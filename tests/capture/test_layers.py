@@ -100,13 +100,13 @@ def test_a_port_says_what_it_carries():
 
 
 def test_a_hedge_is_read_field_by_field():
-    hedge = Hedge(7, Counter(), said=70, heard=5_000_000_000)
-    hedge.said(b"stop", 0.0, taken_bytes=4)
+    hedge = Hedge(7, Counter(), written=70, received=5_000_000_000)
+    hedge.on_written(b"stop", 0.0, taken_bytes=4)
     hedge.doubt(0.0)
     (sent,) = hedge.datagrams(0.0)
     packet = IP(bytes(IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=50000, dport=46999) / sent))
     read = packet[HedgeLayer]
-    assert (read.session, read.flags, read.heard, read.first) == (7, 1, 5_000_000_000, 70)
+    assert (read.session, read.flags, read.received, read.first) == (7, 1, 5_000_000_000, 70)
     assert bytes(read.payload) == b"stop"
-    crafted = HedgeLayer(session=7, flags=1, heard=5_000_000_000, first=70) / b"stop"
+    crafted = HedgeLayer(session=7, flags=1, received=5_000_000_000, first=70) / b"stop"
     assert bytes(crafted) == sent

@@ -210,8 +210,8 @@ def test_a_datagram_is_read_field_by_field_and_its_header_alone_too(tmp_path):
 
 @pytest.mark.long
 def test_a_hedge_is_read_field_by_field(tmp_path):
-    hedge = Hedge(SESSION, Counter(), said=70, heard=5_000_000_000)
-    hedge.said(b"stop", 0.0, taken_bytes=4)
+    hedge = Hedge(SESSION, Counter(), written=70, received=5_000_000_000)
+    hedge.on_written(b"stop", 0.0, taken_bytes=4)
     hedge.doubt(0.0)
     conversation = Conversation()
     for sent in (hedge.datagrams(0.0)[0], b"short"):
@@ -220,7 +220,7 @@ def test_a_hedge_is_read_field_by_field(tmp_path):
     assert whole == {
         "bl_hedge.session": "0x05e55104",
         "bl_hedge.asks": "1",
-        "bl_hedge.heard": "5000000000",
+        "bl_hedge.received": "5000000000",
         "bl_hedge.first": "70",
         "bl_hedge.piece": b"stop".hex(":"),
     }

@@ -26,7 +26,7 @@ class Side:
 
     def say(self, data, now_s=0.0):
         self.said += data
-        self.hedge.said(data, now_s, taken_bytes=len(self.said))
+        self.hedge.on_written(data, now_s, taken_bytes=len(self.said))
 
     def deliver(self, other, count):
         """TCP brings the next bytes to the other side, and their acknowledgement back."""
@@ -103,9 +103,9 @@ def test_what_the_kernel_does_not_acknowledge_for_50_ms_is_hedged():
 
 
 def test_a_long_round_trip_is_given_its_time():
-    hedge = Hedge(SESSION, Counter(), said=5, heard=5)
+    hedge = Hedge(SESSION, Counter(), written=5, received=5)
     hedge.round_trip_s = 0.1
-    hedge.said(b"stop", 1.0, taken_bytes=9)
+    hedge.on_written(b"stop", 1.0, taken_bytes=9)
     assert hedge.due_s == pytest.approx(1.25)
 
 

@@ -394,7 +394,7 @@ class HedgeChannel:
         is_server: bool = False,
     ) -> None:
         """Counts datagrams that are no hedges. With a `key` hedges are authenticated."""
-        self._hedge = Hedge(session, counters, said=stream.written_bytes, heard=stream.read_bytes)
+        self._hedge = Hedge(session, counters, written=stream.written_bytes, received=stream.read_bytes)
         self._stream = stream
         # Also without a key: UDP's own 16 bits miss some accidents, and one breaks the stream.
         self._keyed = Keyed(key, _SIDES, is_server=is_server)
@@ -420,7 +420,7 @@ class HedgeChannel:
         """Writes to the stream, and keeps a copy for hedges."""
         self._note_acknowledged()
         self._stream.write(data)
-        self._hedge.said(data, now_s, taken_bytes=self._stream.taken_bytes)
+        self._hedge.on_written(data, now_s, taken_bytes=self._stream.taken_bytes)
 
     def new(self, data: bytes) -> bytes:
         """Drops the bytes of the stream that a hedge has brought before."""
