@@ -3,9 +3,8 @@
     state = BoundedLoss("dblp")                # after init_process_group, on all ranks
     ddp.register_comm_hook(state, state.hook)
 
-`bounded_loss` is what users make, `steps` what it does with each step's buckets, `endpoint_thread`
-one end of an exchange, and `exchange` all ends that a rank has. Imports torch, the transport,
-shared, fillings and the phase rule. To add a collective: a line of `owners` in `plan`.
+Users make a `BoundedLoss`, whose options are in `settings`. `steps` takes the buckets, `exchange`
+divides them among the ranks that average, `owner` and `endpoint_thread` are the ends of that.
 """
 
 from testbed.ddp.bounded_loss import BoundedLoss

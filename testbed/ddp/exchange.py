@@ -1,18 +1,23 @@
-"""All ends that a rank has in the exchange of known buckets, opened together."""
+"""The exchange of known buckets: who averages which part, and all ends that a rank has in it.
 
+With `min_ranks`, rank 0 keeps in the store what an exchange is like, so a rank that was lost can
+join it again. It waits until rank 0's script lets it in between two steps.
+"""
+
+import secrets
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from testbed.ddp import plan
-from testbed.ddp.endpoint_thread import SERVER, EndpointThread, OwnerThread, WorkerThread, name_of
-from testbed.ddp.places import Places, Ports
+from testbed.ddp.endpoint_thread import SERVER, EndpointThread, WorkerThread, name_of
+from testbed.ddp.owner import OwnerThread
+from testbed.ddp.places import Identity, Places, own_address
 from testbed.ddp.rendezvous import Rendezvous
-from testbed.ddp.residuals import Residual
-from testbed.ddp.settings import Settings
-from testbed.transport import EndpointConfig
+from testbed.ddp.settings import Collective, Settings, difference
+from testbed.shared.input_error import InputError
+from testbed.transport import EndpointConfig, PayloadLayout, PeerLost
+from testbed.transport.layout import ELEMENT_BYTES
 from testbed.transport.wire import U32_MAX
 
 # For a late rank's last mean; an end that has failed is over at once.
@@ -23,130 +28,188 @@ _SILENT_S = 30.0
 # So many steps the others may be ahead of a late rank, and so many means at most wait for it.
 _STEPS_AHEAD = 2
 _MOST_AHEAD = 32  # a peer remembers twice as many transfers that were given up before it came
+_POLL_S = 0.1
+_OPENING = "opening"
 
 
-def _in_flight(settings: Settings, parts: int) -> int:
-    """How many transfers may be under way with a peer, of so many parts in a step."""
-    if not settings.late_share:
-        return settings.transfers_in_flight
-    return min(max(settings.transfers_in_flight, _STEPS_AHEAD * parts), _MOST_AHEAD)
+@dataclass(frozen=True)
+class Bucket:
+    """One of DDP's buckets."""
+
+    elements: int
+    dtype: str
+    slots: tuple[int, ...]  # its parameters' numbers, in order
+
+    def facts(self) -> dict[str, Any]:
+        """Returns it for comparison with other ranks."""
+        return asdict(self) | {"slots": list(self.slots)}
+
+
+# A step's buckets, in the order in which they come.
+Plan = tuple[Bucket, ...]
+
+
+def owners(collective: Collective, world: int) -> list[int]:
+    """Returns the ranks that average: each a part of every bucket."""
+    return [0] if collective == "server" else list(range(world))
+
+
+def shard(elements: int, place: int, count: int, chunk_bytes: int) -> slice:
+    """Returns the part of a bucket that the owner at `place` of `count` averages; maybe empty."""
+    # All but the last are of whole chunks, so that each is a payload as it lies in memory.
+    per_chunk = chunk_bytes // ELEMENT_BYTES
+    chunks = -(-elements // per_chunk)
+    first, end = (chunks * at // count * per_chunk for at in (place, place + 1))
+    return slice(min(first, elements), min(end, elements))
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a rank must know to take part in an exchange; equal on all ranks, but for the keys."""
+
+    places: Places
+    session: int
+    control_ports: list[int]  # by rank
+    data_ports: list[int]  # the first one of each rank
+    plan: Plan
+
+    def facts(self, settings: Settings) -> dict[str, Any]:
+        """Returns it for a rank that returns, beside what must be equal on all ranks."""
+        identity = self.places.identity
+        return {
+            "terms": settings.terms(),
+            "addresses": self.places.addresses,
+            "certificates": None if identity is None else identity.certificates(),
+            "chunk_bytes": self.places.chunk_bytes,
+            "session": self.session,
+            "control_ports": self.control_ports,
+            "data_ports": self.data_ports,
+            "plan": [bucket.facts() for bucket in self.plan],
+        }
+
+    def require_same(self, plan: Plan) -> None:
+        """InputError where a rank that returns has other buckets."""
+        if plan != self.plan:
+            ours = [bucket.elements for bucket in plan]
+            theirs = [bucket.elements for bucket in self.plan]
+            raise InputError(
+                f"the buckets of the rank that returns are {ours}, and the others' {theirs}; "
+                "valid: the same model and DistributedDataParallel"
+            )
 
 
 class Exchange:
-    """This rank's ends."""
+    """This rank's ends of one exchange."""
 
     def __init__(
         self,
         settings: Settings,
         rendezvous: Rendezvous,
-        places: Places,
+        opening: Opening,
         *,
-        buckets: plan.Plan,
-        session: int,
-        ports: Ports,
+        on_gathered: Callable[[], None],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        """`session` is the same on all ranks; `start` opens the ends in their threads."""
-        self.plan = buckets
-        self._rank = rendezvous.rank
-        self._owners = plan.owners(settings.collective, rendezvous.world)
-        self._chunk_bytes = places.chunk_bytes
+        """Makes the ends, whose threads call the functions; `start` opens them."""
+        self.plan = opening.plan
+        self._settings = settings
+        self._rendezvous = rendezvous
+        self._opening = opening
+        self._owners = owners(settings.collective, rendezvous.world)
+        self._on_gathered = on_gathered
+        self._on_failure = on_failure
+        self._tickets: set[str] = set()  # of ranks that return, whose certificates are trusted
         self._threads: dict[int, EndpointThread] = {}
         for place, owner in enumerate(self._owners):
-            layout = plan.layout_of(buckets, place, len(self._owners), self._chunk_bytes)
-            if layout is None:
-                continue
-            is_owner = owner == rendezvous.rank
-            others = [rank for rank in range(rendezvous.world) if rank != owner]
-            peers = (
+            spans = (self._span(index, place) for index in range(len(self.plan)))
+            tensors = [
+                (f"bucket-{index}", span.stop - span.start)
+                for index, span in enumerate(spans)
+                if span.stop > span.start
+            ]
+            if tensors:
+                layout = PayloadLayout(tensors, opening.places.chunk_bytes)
+                self._threads[place] = self._end(owner, layout)
+        owned = (thread for thread in self._threads.values() if isinstance(thread, OwnerThread))
+        self._own = next(owned, None)  # the end at which this rank averages, if it does
+
+    def _end(self, owner: int, layout: PayloadLayout) -> EndpointThread:
+        """Makes this rank's end with one owner."""
+        settings, rendezvous, opening = self._settings, self._rendezvous, self._opening
+        places, world = opening.places, rendezvous.world
+        is_owner = owner == rendezvous.rank
+        others = [rank for rank in range(world) if rank != owner]
+        keys = places.identity
+        in_flight = settings.transfers_in_flight
+        if settings.late_share:
+            in_flight = min(max(in_flight, _STEPS_AHEAD * len(layout.each)), _MOST_AHEAD)
+        config = EndpointConfig(
+            session=(opening.session + owner) & U32_MAX,
+            name=SERVER if is_owner else name_of(rendezvous.rank),
+            bind_address=places.addresses[rendezvous.rank],
+            peers=(
                 {name_of(rank): places.addresses[rank] for rank in others}
                 if is_owner
                 else {SERVER: places.addresses[owner]}
-            )
-            config = EndpointConfig(
-                session=(session + owner) & U32_MAX,
-                name=SERVER if is_owner else name_of(rendezvous.rank),
-                bind_address=places.addresses[rendezvous.rank],
-                peers=peers,
-                is_server=is_owner,
-                protocol=settings.protocol_on(inside=places.inside),
-                layout=layout,
-                tensor_by_tensor=True,
-                rate_bps=settings.rate_bps / len(others),
-                queue_bytes=settings.queue_bytes / len(others),
-                control_port=ports.control[owner],
-                data_port=ports.data[owner] if is_owner else 0,
-                credentials=places.credentials(owner),
-                insecure=settings.insecure,
-                segmentation=settings.segmentation,
-                seed=rendezvous.rank,
-                peer_timeout_s=min(_SILENT_S, rendezvous.timeout_s / 3),
-                # A worker waits longer: what it waits for may be the owner's patience with another.
-                late_s=rendezvous.timeout_s / (2 if is_owner else 1),
-                # All ranks have just met, so who does not come cannot.
-                connect_timeout_s=min(_MEET_S, rendezvous.timeout_s / 2),
-                transfers_in_flight=_in_flight(settings, len(layout.each)),
-                leave_out=settings.leave_out,
-            )
-            # What arrives of all others at once takes at most twice the gradient's memory.
-            largest = max(each.element_count for each in layout.each) * len(others)
-            fitting = max(1, 2 * sum(bucket.elements for bucket in buckets) // largest)
-            common: Any = {
-                "owner": owner,
-                "at_once": min(settings.transfers_in_flight, config.transfers_in_flight, fitting),
-                "on_failure": on_failure,
-            }
-            self._threads[place] = (
-                OwnerThread(
-                    config,
-                    settings.filled,
-                    world=rendezvous.world,
-                    late_share=settings.late_share,
-                    min_ranks=settings.min_ranks or rendezvous.world,
-                    **common,
-                )
-                if is_owner
-                else WorkerThread(config, settings.filled, **common)
-            )
-        self.residuals: list[Residual] = [
-            residual for thread in self._threads.values() for residual in thread.residuals
-        ]
+            ),
+            is_server=is_owner,
+            protocol=settings.protocol_between(one_machine=places.one_machine),
+            layout=layout,
+            tensor_by_tensor=True,
+            rate_bps=settings.link_bps / len(others),
+            queue_bytes=settings.queue_bytes / len(others),
+            control_port=opening.control_ports[owner],
+            data_port=opening.data_ports[owner] if is_owner else 0,
+            credentials=None if keys is None else keys.credentials(owner, world),
+            insecure=settings.insecure,
+            segmentation=settings.segmentation,
+            seed=rendezvous.rank,
+            peer_timeout_s=min(_SILENT_S, rendezvous.timeout_s / 3),
+            # A worker waits longer: the owner may be waiting for another rank.
+            late_s=rendezvous.timeout_s / (2 if is_owner else 1),
+            # All ranks have just met, so who does not come cannot.
+            connect_timeout_s=min(_MEET_S, rendezvous.timeout_s / 2),
+            transfers_in_flight=in_flight,
+            leave_out=settings.leave_out,
+        )
+        # What arrives of all others at once takes at most twice the gradient's memory.
+        largest = max(tensor.element_count for tensor in layout.each) * len(others)
+        fitting = max(1, 2 * sum(bucket.elements for bucket in self.plan) // largest)
+        common: dict[str, Any] = {
+            "owner": owner,
+            "at_once": min(settings.transfers_in_flight, in_flight, fitting),
+            "on_gathered": self._on_gathered,
+            "on_failure": self._on_failure,
+        }
+        if not is_owner:
+            return WorkerThread(config, settings.filling_in_use, **common)
+        return OwnerThread(
+            config,
+            settings.filling_in_use,
+            world=world,
+            late_share=settings.late_share,
+            min_ranks=settings.min_ranks or world,
+            **common,
+        )
 
     def start(self) -> None:
         """Opens all ends, each in its thread."""
         for thread in self._threads.values():
             thread.start()
+        if self._settings.min_ranks is not None and self._own is not None:
+            self._rendezvous.leave(_OPENING, self._opening.facts(self._settings))
 
-    def _part(self, index: int, place: int) -> slice:
-        elements = self.plan[index].elements
-        return plan.shard(elements, place, len(self._owners), self._chunk_bytes)
+    def _span(self, index: int, place: int) -> slice:
+        """Returns the part of a bucket that one owner averages."""
+        elements, chunk_bytes = self.plan[index].elements, self._opening.places.chunk_bytes
+        return shard(elements, place, len(self._owners), chunk_bytes)
 
-    def parts(self, index: int) -> Iterator[tuple[EndpointThread, int, slice]]:
-        """The ends that take part in a bucket, each with its tensor and its part of the bucket."""
+    def spans(self, index: int) -> Iterator[tuple[EndpointThread, slice]]:
+        """Yields the ends that take part in a bucket, each with its part of it."""
         for place, thread in self._threads.items():
-            part = self._part(index, place)
-            if part.stop > part.start:
-                before = [self._part(number, place) for number in range(index)]
-                yield thread, sum(each.stop > each.start for each in before), part
-
-    def residual(self, index: int) -> NDArray[np.float32]:
-        """What was never delivered of this rank's gradients, for a bucket: shape (elements,)."""
-        owed = np.zeros(self.plan[index].elements, dtype=np.float32)
-        for thread, tensor, part in self.parts(index):
-            if thread.residuals:
-                owed[part] = thread.residuals[tensor].values
-        return owed
-
-    @property
-    def own(self) -> OwnerThread | None:
-        """The end of which this rank is the owner; None where it averages nothing."""
-        ends = (thread for thread in self._threads.values() if isinstance(thread, OwnerThread))
-        return next(ends, None)
-
-    def go_on_at(self, part: int) -> None:
-        """This rank has come back, and takes part from this part on."""
-        for thread in self._threads.values():
-            thread.go_on_at(part)
+            span = self._span(index, place)
+            if span.stop > span.start:
+                yield thread, span
 
     def stop(self) -> None:
         """Lets all ends end; returns at once."""
@@ -154,8 +217,102 @@ class Exchange:
             thread.stop()
 
     def close(self) -> None:
-        """Ends all ends, once ranks that are late have what they were promised."""
+        """Ends all ends, once ranks that are late have their means."""
         for thread in self._threads.values():
             thread.finish()
         for thread in self._threads.values():
             thread.join(_JOIN_S)
+
+    # Ranks that come back. Rank 0 lets them in.
+
+    @property
+    def returning(self) -> frozenset[int]:
+        """Ranks that were lost and have joined rank 0 again; empty on other ranks."""
+        if self._settings.min_ranks is None or self._own is None:
+            return frozenset()
+        for rank in self._own.lost if self._opening.places.identity is not None else ():
+            request = self._rendezvous.find(f"asks/{rank}")
+            if request is not None and request["ticket"] not in self._tickets:
+                self._own.trust(request["certificates"][name_of(rank)])
+                self._tickets.add(request["ticket"])
+                self._rendezvous.leave(f"trusted/{rank}/{request['ticket']}", True)
+        return self._own.returning
+
+    def readmit(self, step: int, note: str) -> None:
+        """Lets them take part from this step on, which is the next; InputError for nobody."""
+        ranks = self._own.returning if self._own is not None else frozenset()
+        if self._own is None or not ranks:
+            raise InputError("readmit: no rank is returning; valid: where `returning` names one")
+        admission = {"part": self._own.readmit(ranks), "step": step, "note": note}
+        for rank in ranks:
+            ticket = self._rendezvous.find(f"asks/{rank}")["ticket"]
+            self._rendezvous.leave(f"admitted/{rank}/{ticket}", admission)
+
+    def rejoin(self, failure: Callable[[], Exception | None]) -> tuple[int, str]:
+        """Joins as a rank that returns; returns the step from which it takes part, and the note.
+
+        PeerLost where rank 0 lets nobody in; raises `failure()` once there is one.
+        """
+        # A ticket tells this return from another one of the same rank.
+        rendezvous, ticket = self._rendezvous, secrets.token_hex(8)
+        identity = self._opening.places.identity
+        certificates = None if identity is None else identity.certificates()
+        request = {"ticket": ticket, "certificates": certificates}
+        rendezvous.leave(f"asks/{rendezvous.rank}", request)
+        reason = f"it has let nobody in for {rendezvous.timeout_s:g} s"
+        if identity is not None:
+            _await(rendezvous, f"trusted/{rendezvous.rank}/{ticket}", reason, failure)
+        self.start()
+        admission = _await(rendezvous, f"admitted/{rendezvous.rank}/{ticket}", reason, failure)
+        for thread in self._threads.values():
+            thread.next_number = admission["part"]
+        return admission["step"], str(admission["note"])
+
+
+def _await(
+    rendezvous: Rendezvous,
+    key: str,
+    reason: str,
+    failure: Callable[[], Exception | None] = lambda: None,
+) -> Any:
+    """Returns what rank 0 leaves there; PeerLost where it does not in time."""
+    until_s = time.monotonic() + rendezvous.timeout_s
+    while (answer := rendezvous.find(key)) is None:
+        if (failed := failure()) is not None:
+            raise failed
+        if time.monotonic() >= until_s:
+            raise PeerLost("rank 0", reason)
+        time.sleep(_POLL_S)
+    return answer
+
+
+def opening_of_others(settings: Settings, rendezvous: Rendezvous) -> Opening:
+    """Returns what rank 0 has kept for a rank that returns; InputError where it does not fit."""
+    facts = _await(rendezvous, _OPENING, "it keeps no place for ranks that return")
+    if (differs := difference([facts["terms"], settings.terms()])) is not None:
+        raise InputError(differs.replace("rank 1", "the rank that returns"))
+    addresses, rank, own = facts["addresses"], rendezvous.rank, own_address(settings.interface)
+    if not 0 < rank < len(addresses):
+        raise InputError(f"returns: rank {rank}; valid: 1 to {len(addresses) - 1}")
+    if own != addresses[rank]:
+        raise InputError(
+            f"returns: rank {rank} was at {addresses[rank]} and is at {own}; "
+            "valid: the same address"
+        )
+    rendezvous.world = len(addresses)
+    identity = None
+    if facts["certificates"] is not None:
+        identity = Identity(rank)
+        identity.make_keys()
+        identity.meet([facts["certificates"]])
+    plan = [
+        Bucket(bucket["elements"], bucket["dtype"], tuple(bucket["slots"]))
+        for bucket in facts["plan"]
+    ]
+    return Opening(
+        Places(addresses, facts["session"], identity, facts["chunk_bytes"]),
+        facts["session"],
+        facts["control_ports"],
+        facts["data_ports"],
+        tuple(plan),
+    )

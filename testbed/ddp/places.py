@@ -1,4 +1,4 @@
-"""Where each rank is, and how it proves who it is: what all ranks tell each other at the start."""
+"""Where each rank is, and how it proves who it is: all ranks share this at the start."""
 
 import errno
 import fcntl
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import torch
 
 from testbed.ddp.endpoint_thread import SERVER, name_of
 from testbed.ddp.rendezvous import Rendezvous
@@ -43,44 +41,45 @@ class Identity:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._folder = TemporaryDirectory(prefix="bounded-loss-")
-        self._at = Path(self._folder.name)
+        self._temporary = TemporaryDirectory(prefix="bounded-loss-")
+        self.folder = Path(self._temporary.name)
 
     def make_keys(self) -> None:
         """InputError where the program openssl is missing."""
-        keys.make(self._at, [SERVER, name_of(self._rank)])
+        keys.make(self.folder, [SERVER, name_of(self._rank)])
 
     def certificates(self) -> dict[str, str]:
-        """For the others: of this rank as an owner and as a worker, as PEM texts."""
+        """Returns this rank's, as an owner and as a worker, as PEM texts."""
         names = (SERVER, name_of(self._rank))
-        return {name: (self._at / f"{name}.crt").read_text() for name in names}
+        return {name: (self.folder / f"{name}.crt").read_text() for name in names}
 
     def meet(self, certificates: list[Mapping[str, str]]) -> None:
         """Keeps all ranks' certificates."""
         for rank, theirs in enumerate(certificates):
-            (self._at / str(rank)).mkdir()
+            (self.folder / str(rank)).mkdir()
             for name in (SERVER, name_of(rank)):
-                (self._at / str(rank) / f"{name}.crt").write_text(theirs[name])
+                (self.folder / str(rank) / f"{name}.crt").write_text(theirs[name])
 
     def credentials(self, owner: int, world: int) -> Credentials:
-        """For the exchange with one owner: its own as the server, or a worker's."""
+        """Returns those for the exchange with one owner."""
         if owner == self._rank:
             name = SERVER
             others = [rank for rank in range(world) if rank != owner]
-            trusted = [self._at / str(rank) / f"{name_of(rank)}.crt" for rank in others]
+            trusted = [self.folder / str(rank) / f"{name_of(rank)}.crt" for rank in others]
         else:
             name = name_of(self._rank)
-            trusted = [self._at / str(owner) / f"{SERVER}.crt"]
-        return Credentials(self._at / f"{name}.crt", self._at / f"{name}.key", tuple(trusted))
+            trusted = [self.folder / str(owner) / f"{SERVER}.crt"]
+        certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
+        return Credentials(certificate, key, tuple(trusted))
 
     def close(self) -> None:
         """Deletes the keys."""
-        self._folder.cleanup()
+        self._temporary.cleanup()
 
 
 @dataclass(frozen=True)
 class Places:
-    """What is known of all ranks."""
+    """Where all ranks are, and how they prove who they are."""
 
     addresses: list[str]  # by rank
     session: int  # a number that all ranks share and nobody else knows
@@ -88,104 +87,89 @@ class Places:
     chunk_bytes: int  # what a datagram carries on all paths
 
     @property
-    def inside(self) -> bool:
+    def one_machine(self) -> bool:
         """Whether all ranks are on this machine."""
         return all(map(is_loopback, self.addresses))
-
-    def credentials(self, owner: int) -> Credentials | None:
-        """For the exchange with one owner."""
-        if self.identity is None:
-            return None
-        return self.identity.credentials(owner, len(self.addresses))
-
-    def close(self) -> None:
-        if self.identity is not None:
-            self.identity.close()
 
 
 def find(settings: Settings, rendezvous: Rendezvous) -> Places:
     """Meets all ranks; InputError, the same line on all, where they differ or one cannot."""
-    me: dict[str, Any] = {}
+    facts: dict[str, Any] = {"terms": settings.terms(), "session": secrets.randbits(32)}
     problem = ""
     try:
-        me["terms"] = settings.terms(torch.__version__)
-        me["session"] = secrets.randbits(32)
-        me["address"] = own_address(settings.interface)
+        facts["address"] = own_address(settings.interface)
     except InputError as error:
         problem = str(error)
-    met = rendezvous.share("the meeting of all ranks", me, problem)
-    if (differs := difference([each["terms"] for each in met])) is not None:
+    ranks = rendezvous.share("the meeting of all ranks", facts, problem)
+    if (differs := difference([rank["terms"] for rank in ranks])) is not None:
         raise InputError(differs)
-    all_addresses = [each["address"] for each in met]
-    require_reachable(all_addresses)
-    inside = all(map(is_loopback, all_addresses))
-    if settings.protocol.carrier == "tcp" and not (inside or settings.insecure):
+    addresses = [rank["address"] for rank in ranks]
+    require_reachable(addresses)
+    one_machine = all(map(is_loopback, addresses))
+    if settings.protocol_config.carrier == "tcp" and not (one_machine or settings.insecure):
         raise InputError(
             "the protocol tcp sends gradients that anybody on the way could change; valid: another "
             "protocol, or insecure=True where nobody else is on the network"
         )
 
-    mine, identity = all_addresses[rendezvous.rank], None
+    own, identity = addresses[rendezvous.rank], None
     try:
-        if not (inside or settings.insecure):
+        if not (one_machine or settings.insecure):
             identity = Identity(rendezvous.rank)
             identity.make_keys()
         if settings.port is not None:
-            port, data_port = _own_ports(settings.port, all_addresses, rendezvous.rank)
-            check_free(mine, port, 1)
-            check_free(mine, data_port, rendezvous.world - 1)
+            control_port, data_port = _fixed_ports(settings.port, addresses, rendezvous.rank)
+            check_free(own, control_port, 1)
+            check_free(own, data_port, rendezvous.world - 1)
     except InputError as error:
         problem = str(error)
-    certificates = identity.certificates() if identity is not None else {}
-    me = {"keys": certificates, "chunk_bytes": _fitting(mine, all_addresses)}
-    told = rendezvous.share("the sharing of keys", me, problem)
+    certificates = identity.certificates() if identity is not None and not problem else {}
+    facts = {"certificates": certificates, "chunk_bytes": _fitting(own, addresses)}
+    shared = rendezvous.share("the sharing of keys", facts, problem)
     if identity is not None:
-        identity.meet([each["keys"] for each in told])
-    chunk_bytes = settings.chunk_bytes or min(each["chunk_bytes"] for each in told)
-    return Places(all_addresses, met[0]["session"], identity, chunk_bytes)
+        identity.meet([rank["certificates"] for rank in shared])
+    chunk_bytes = settings.chunk_bytes or min(rank["chunk_bytes"] for rank in shared)
+    return Places(addresses, ranks[0]["session"], identity, chunk_bytes)
 
 
-def _own_ports(first: int, all_addresses: list[str], rank: int) -> tuple[int, int]:
+def _fixed_ports(first: int, addresses: list[str], rank: int) -> tuple[int, int]:
     """A rank's port for control messages and its first one for data, where all begin at `first`."""
     # Ranks of one machine share it. Those for data follow each other, for filters.
-    mine, others = all_addresses[rank], len(all_addresses) - 1
-    here, number = all_addresses.count(mine), all_addresses[:rank].count(mine)
+    own, others = addresses[rank], len(addresses) - 1
+    here, number = addresses.count(own), addresses[:rank].count(own)
     return first + number, first + here + number * others
 
 
-@dataclass(frozen=True)
-class Ports:
-    """By rank: its port for control messages, and the first of its ports for data."""
+def find_ports(
+    settings: Settings, rendezvous: Rendezvous, addresses: list[str], session: int
+) -> tuple[list[int], list[int]]:
+    """Returns each rank's port for control messages, and the first of its ports for data.
 
-    control: list[int]
-    data: list[int]
-
-
-def find_ports(settings: Settings, rendezvous: Rendezvous, places: Places, session: int) -> Ports:
-    """All ranks' ports, to be used at once; raises what `Rendezvous.share` does."""
+    They are to be used at once. Raises what `Rendezvous.share` does.
+    """
     with ExitStack() as held:
-        port, data_port, problem = 0, 0, ""
+        control_port, data_port, problem = 0, 0, ""
         try:
             if settings.port is None:
-                mine = places.addresses[rendezvous.rank]
-                port = held.enter_context(free_ports(mine, rendezvous.world))
-                data_port = port + 1
+                own = addresses[rendezvous.rank]
+                control_port = held.enter_context(free_ports(own, rendezvous.world))
+                data_port = control_port + 1
             else:
-                port, data_port = _own_ports(settings.port, places.addresses, rendezvous.rank)
+                control_port, data_port = _fixed_ports(settings.port, addresses, rendezvous.rank)
         except InputError as error:
             problem = str(error)
         # Held until all ranks have theirs. Not for longer: processes that a data loader forks
         # meanwhile would hold them on.
-        facts = {"port": port, "data_port": data_port}
-        told = rendezvous.share(f"the sharing of ports for session {session}", facts, problem)
-    return Ports([each["port"] for each in told], [each["data_port"] for each in told])
+        facts = {"control_port": control_port, "data_port": data_port}
+        ranks = rendezvous.share(f"the sharing of ports for session {session}", facts, problem)
+    return [rank["control_port"] for rank in ranks], [rank["data_port"] for rank in ranks]
 
 
-def _fitting(mine: str, all_addresses: list[str]) -> int:
-    """The largest chunk that fits the MTU of this rank's paths."""
-    here, *others = (resolve(each, what="an address") for each in (mine, *all_addresses))
-    known = [path_mtu_bytes(here, other) for other in others]
-    mtu_bytes = min((each for each in known if each is not None), default=_ETHERNET_MTU_BYTES)
+def _fitting(own: str, addresses: list[str]) -> int:
+    """Returns the largest chunk that fits the MTU of this rank's paths."""
+    here, *others = (resolve(address, what="an address") for address in (own, *addresses))
+    mtus_bytes = (path_mtu_bytes(here, other) for other in others)
+    mtu_bytes = min(filter(None, mtus_bytes), default=_ETHERNET_MTU_BYTES)
     fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TAG_BYTES)
     return min(fitting, _MOST_CHUNK_BYTES)
 
@@ -236,24 +220,40 @@ def require_reachable(addresses: list[str]) -> None:
         )
 
 
+def _held(address: str, first: int, count: int) -> ExitStack:
+    """Takes `count` ports in a row, TCP and UDP; OSError, which names the port, for a taken one."""
+    with ExitStack() as held:
+        for port in range(first, first + count):
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                holder = held.enter_context(socket.socket(socket.AF_INET, kind))
+                # A connection that has ended a moment ago does not count. Of two that take a
+                # TCP port at once, one alone can listen.
+                tcp = kind == socket.SOCK_STREAM
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, tcp)
+                try:
+                    holder.bind((address, port))
+                    if tcp:
+                        holder.listen(1)
+                except OSError as error:
+                    error.filename = port
+                    raise
+        return held.pop_all()
+
+
 @contextmanager
 def free_ports(address: str, count: int) -> Iterator[int]:
-    """The first of `count` ports in a row, TCP and UDP, that nobody else can take meanwhile."""
+    """Yields the first of `count` ports in a row that nobody else can take meanwhile."""
     for _ in range(_TRIES):
         first = _DRAWS.choice(_FREE)
-        with ExitStack() as held:
-            try:
-                for port in range(first, first + count):
-                    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-                        # Without SO_REUSEADDR, which would let another rank hold the same port.
-                        holder = held.enter_context(socket.socket(socket.AF_INET, kind))
-                        holder.bind((address, port))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    continue
-                raise InputError(_unfit(address, port, error)) from None
+        try:
+            held = _held(address, first, count)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                continue
+            raise InputError(_unfit(address, error)) from None
+        with held:
             yield first
-            return
+        return
     raise InputError(f"no {count} free ports in a row from {_FREE.start} to {_FREE.stop}")
 
 
@@ -261,19 +261,13 @@ def check_free(address: str, first: int, count: int) -> None:
     """InputError, which names the port, where one of `count` ports in a row is taken."""
     if first + count - 1 > 65535:
         raise InputError(f"port is {first}, and {count} are needed; valid: up to {65536 - count}")
-    for port in range(first, first + count):
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            with socket.socket(socket.AF_INET, kind) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, kind == socket.SOCK_STREAM)
-                try:
-                    probe.bind((address, port))
-                    if kind == socket.SOCK_STREAM:
-                        probe.listen(1)
-                except OSError as error:
-                    raise InputError(_unfit(address, port, error)) from None
+    try:
+        _held(address, first, count).close()
+    except OSError as error:
+        raise InputError(_unfit(address, error)) from None
 
 
-def _unfit(address: str, port: int, error: OSError) -> str:
+def _unfit(address: str, error: OSError) -> str:
     taken = error.errno == errno.EADDRINUSE
     why = "is taken" if taken else f"cannot be used: {error.strerror}"
-    return f"port {port} of {address} {why}; valid: a free one"
+    return f"port {error.filename} of {address} {why}; valid: a free one"

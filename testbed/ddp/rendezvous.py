@@ -1,7 +1,6 @@
-"""Where ranks find each other: the process group's store, which torchrun has made already.
+"""Ranks find each other through the process group's store, which torchrun has made already.
 
-The store is trusted: who can write to it can pose as any rank. Nothing in it is code: all values
-are JSON.
+The store is trusted: who can write to it can pose as any rank. All values in it are JSON.
 """
 
 import json
@@ -23,26 +22,26 @@ from testbed.transport import PeerLost
 # The peer that is lost where no rank can be named.
 STORE = "the process group's store"
 _FAILURE = "failure"
-# Between two looks for a rank that has not come.
+# The pauses between two polls of the store.
 _SHORTEST_S, _LONGEST_S = 0.001, 0.1
 _MOMENT_S = 0.5
 # A store whose machine has fallen silent never answers, and no timeout of its own counts in most
 # calls. It may be that of the rank that is lost: then this rank's own reason has to do.
 _SILENT_S = 30.0
-_TELL_S = 2.0
+_REPORT_S = 2.0
 T = TypeVar("T")
 # Words of the transport for a connection that the other side has ended.
 _ENDED = ("closed", "reset", "gave up")
-# How many each group has had in this process. All ranks make theirs in the same order.
-_met: Counter[str] = Counter()
+# The number of exchanges of each group in this process. All ranks make theirs in the same order.
+_exchanges: Counter[str] = Counter()
 
 
 @dataclass(frozen=True)
 class Return:
-    """What a rank that was lost says when it comes back, in a process group of its own.
+    """A rank that was lost and comes back, in a process group of its own.
 
     Attributes:
-        rank: which it was.
+        rank: its number in the others' group.
         store: the others', as `TCPStore(MASTER_ADDR, MASTER_PORT, is_master=False)`.
     """
 
@@ -51,7 +50,7 @@ class Return:
 
 
 class Rendezvous:
-    """The part of the store of one exchange."""
+    """One exchange's part of the store."""
 
     def __init__(
         self,
@@ -59,19 +58,20 @@ class Rendezvous:
         timeout_s: float | None,
         returns: Return | None = None,
     ) -> None:
-        """`timeout_s` is how long others are waited for; None: as long as the group would."""
+        """`timeout_s` is how long to wait for others; None: as long as the group would."""
         if not (dist.is_available() and dist.is_initialized()):
             raise InputError("there is no process group; call init_process_group before")
-        self.group = group if group is not None else dist.group.WORLD
-        self.rank, self.world = dist.get_rank(self.group), dist.get_world_size(self.group)
+        group = group if group is not None else dist.group.WORLD
+        assert group is not None
+        self.group = group
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
-            raise InputError("this rank is not in the process group that was given")
-        assert self.group is not None
-        self.timeout_s = _timeout_of(self.group) if timeout_s is None else timeout_s
-        name = self.group.group_name
-        _met[name] += 1
-        prefix = f"bounded-loss/{name}/{_met[name]}"
-        store = dist.distributed_c10d._get_process_group_store(self.group)
+            raise InputError("this rank is not in the process group `group`")
+        self.timeout_s = _timeout_of(group) if timeout_s is None else timeout_s
+        name = group.group_name
+        _exchanges[name] += 1
+        prefix = f"bounded-loss/{name}/{_exchanges[name]}"
+        store = dist.distributed_c10d._get_process_group_store(group)
         self._store = dist.PrefixStore(prefix, store)
         self._group_is_its_own = returns is not None
         if returns is not None:
@@ -82,76 +82,70 @@ class Rendezvous:
         self._outside = dist.PrefixStore(f"{prefix}/return", store)
 
     def number_of(self, rank: int) -> int:
-        """What a rank of the group is called in the default one."""
+        """Returns a rank's number in the default process group."""
         if self._group_is_its_own:
             return rank
-        assert self.group is not None
         return dist.get_global_rank(self.group, rank)
 
     def leave(self, key: str, value: Any) -> None:
-        """Says something to ranks that come back, or to the others as one of these."""
-        leave = partial(self._outside.set, key, json.dumps(value))
-        self._asked(leave, min(_SILENT_S, self.timeout_s))
+        """Leaves a message for ranks that come back, or for the others as one of these."""
+        self._ask(partial(self._outside.set, key, json.dumps(value)))
 
-    def found(self, key: str) -> Any:
-        """What somebody has left there; None if nobody has yet."""
-
-        def look() -> Any:
-            there = self._outside.check([key])
-            return json.loads(self._outside.get(key)) if there else None
-
-        return self._asked(look, min(_SILENT_S, self.timeout_s))
+    def find(self, key: str) -> Any:
+        """Returns the message that was left there; None if there is none yet."""
+        return self._ask(partial(_value, self._outside, key))
 
     def share(self, stage: str, facts: Mapping[str, Any], problem: str = "") -> list[Any]:
-        """All ranks' facts; InputError where one has a problem, PeerLost for one that is gone."""
-        mine = json.dumps({"facts": facts, "problem": problem})
-        silent_s = min(_SILENT_S, self.timeout_s)
-        self._asked(partial(self._store.set, f"{stage}/{self.rank}", mine), silent_s)
+        """Returns all ranks' facts.
+
+        InputError where a rank has a problem, PeerLost for one that is gone.
+        """
+        own = json.dumps({"facts": facts, "problem": problem})
+        self._ask(partial(self._store.set, f"{stage}/{self.rank}", own))
         until_s = time.monotonic() + self.timeout_s
-        told = []
+        replies = []
         for rank in range(self.world):
             pause_s = _SHORTEST_S
-            while (each := self._asked(partial(self._told, f"{stage}/{rank}"), silent_s)) is None:
+            while (reply := self._ask(partial(self._reply, f"{stage}/{rank}"))) is None:
                 if time.monotonic() >= until_s:
                     reason = f"did not come to {stage} within {self.timeout_s:g} s"
                     raise PeerLost(f"rank {rank}", reason)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
-            told.append(each)
-        for rank, each in enumerate(told):
-            if each["problem"]:
-                raise InputError(f"rank {rank}: {each['problem']}")
-        return [each["facts"] for each in told]
+            replies.append(reply)
+        for rank, reply in enumerate(replies):
+            if reply["problem"]:
+                raise InputError(f"rank {rank}: {reply['problem']}")
+        return [reply["facts"] for reply in replies]
+
+    def _reply(self, key: str) -> Any:
+        """Returns a rank's reply; None if there is none yet. PeerLost once a rank has failed."""
+        reply = _value(self._store, key)
+        if reply is None and (failure := _value(self._store, _FAILURE)) is not None:
+            raise PeerLost(f"rank {failure['rank']}", str(failure["reason"]))
+        return reply
 
     def first_failure(self, rank: int, reason: str) -> tuple[int, str]:
-        """Tells all why the exchange has ended; returns what was told first, within seconds."""
+        """Reports to all why the exchange has ended; returns the first report, within seconds."""
         try:
-            return self._asked(partial(self._first, rank, reason), _TELL_S)
+            return self._ask(partial(self._first, rank, reason), _REPORT_S)
         except Exception:  # the store may have been the one that died
             return rank, reason
 
     def _first(self, rank: int, reason: str) -> tuple[int, str]:
         # The one who finds a peer dead ends its connections with all others, who would otherwise
-        # take it for the dead one: whoever only sees a connection end waits for what is known.
+        # take it for the dead one: whoever only sees a connection end waits for another report.
         ended = rank != self.rank and any(word in reason for word in _ENDED)
         until_s = time.monotonic() + (_MOMENT_S if ended else 0)
         while not self._store.check([_FAILURE]) and time.monotonic() < until_s:
             time.sleep(_LONGEST_S)
-        mine = json.dumps({"rank": rank, "reason": reason})
-        told = json.loads(self._store.compare_set(_FAILURE, "", mine))
-        return int(told["rank"]), str(told["reason"])
+        own = json.dumps({"rank": rank, "reason": reason})
+        first = json.loads(self._store.compare_set(_FAILURE, "", own))
+        return int(first["rank"]), str(first["reason"])
 
-    def _told(self, key: str) -> Any:
-        """What stands there; None if nothing does yet. PeerLost once a rank has failed."""
-        if self._store.check([key]):
-            return json.loads(self._store.get(key))
-        if self._store.check([_FAILURE]):
-            told = json.loads(self._store.get(_FAILURE))
-            raise PeerLost(f"rank {told['rank']}", str(told["reason"]))
-        return None
-
-    def _asked(self, ask: Callable[[], T], within_s: float) -> T:
+    def _ask(self, ask: Callable[[], T], within_s: float | None = None) -> T:
         """Asks the store in a thread that may hang for ever; PeerLost when no answer comes."""
+        within_s = within_s or min(_SILENT_S, self.timeout_s)
         answer: Future[T] = Future()
 
         def run() -> None:
@@ -169,8 +163,13 @@ class Rendezvous:
             raise PeerLost(STORE, str(error).partition("\n")[0]) from None
 
 
+def _value(store: dist.Store, key: str) -> Any:
+    """Returns what is stored; None if nothing is yet."""
+    return json.loads(store.get(key)) if store.check([key]) else None
+
+
 def _timeout_of(group: dist.ProcessGroup) -> float:
-    """What was given to init_process_group, or is its default."""
+    """Returns the timeout of init_process_group."""
     for device in ("cpu", "cuda"):
         try:
             options = group._get_backend(torch.device(device)).options

@@ -1,11 +1,16 @@
-"""What one step's exchange has cost and lost, as this rank saw it, and its log.
+"""The report of each step, its log, and its announcement as a round.
 
 Where the environment names a folder in LAB_EVENTS and this program in LAB_PROGRAM, each rank writes
-`transfers-NAME.jsonl` and `training-NAME.jsonl` there, as the lab does.
+`transfers-NAME.jsonl` and `training-NAME.jsonl` there, as the lab does. Where it names a UNIX
+socket in LAB_MARKERS, rank 0 writes lines there and reads an answer to each, as
+`testbed.workload.markers` says.
 """
 
+import atexit
 import math
 import os
+import socket
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,14 +23,14 @@ from testbed.ddp.endpoint_thread import SERVER, Part, name_of
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.transport import TransferReport
 
-FOLDER, NAME = "LAB_EVENTS", "LAB_PROGRAM"
-_LEGS = ("gather", "broadcast")
+FOLDER, NAME, MARKERS = "LAB_EVENTS", "LAB_PROGRAM", "LAB_MARKERS"
+# A listener that does not answer for so long hears nothing more; the training goes on.
+_LONGEST_S = 60.0
+_AT_EXIT_S = 2.0
 _SUMS = (
     *("chunk_count", "chunks_sent", "chunks_left_out", "bytes_sent", "bytes_received"),
     *("control_bytes", "retransmitted_bytes", "duplicates"),
 )
-
-_opened = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +86,7 @@ class StepReport:
     def slowest(self) -> BucketReport | None:
         """The bucket in which a rank was waited for longest; None where nobody was."""
         waits = [bucket for bucket in self.buckets if bucket.slowest is not None]
-        return max(waits, key=lambda each: each.slowest_s, default=None)
+        return max(waits, key=lambda bucket: bucket.slowest_s, default=None)
 
     @property
     def bytes_sent(self) -> int:
@@ -95,77 +100,77 @@ class StepReport:
 def bucket_report(
     index: int, gradient: torch.Tensor, parts: list[Part], wait_s: float
 ) -> BucketReport:
-    """From what its parts say; `gradient` is flat."""
-    first, second = (
-        [report for part in parts for report in part.legs[leg].reports.values()] for leg in (0, 1)
-    )
-    known = [each for each in first if each.chunks_received is not None]
-    total = sum(each.chunk_count for each in known)
-    arrived = sum(each.chunks_received or 0 for each in known)
-    waits = _waits(parts)
-    slowest = max(waits, key=lambda rank: waits[rank], default=None)
-    passes = [each.passes for each in (*first, *second) if each.passes is not None]
+    """Makes a bucket's report from its parts; `gradient` is flat."""
+    gathers = [report for part in parts for report in part.gather.reports.values()]
+    broadcasts = [report for part in parts for report in part.broadcast.reports.values()]
+    both = [*gathers, *broadcasts]
+    counted = [report for report in gathers if report.chunks_received is not None]
+    total = sum(report.chunk_count for report in counted)
+    received = sum(report.chunks_received or 0 for report in counted)
+    waits_s = _waits_s(parts)
+    slowest = max(waits_s, key=lambda rank: waits_s[rank], default=None)
     return BucketReport(
         index=index,
         elements=gradient.numel(),
         gradient_bytes=gradient.nbytes,
-        loss=1 - arrived / total if total else 0.0,
-        passes=max(passes, default=None),
-        bytes_sent=sum(each.bytes_sent for each in (*first, *second)),
-        bytes_received=sum(each.bytes_received for each in (*first, *second)),
+        loss=1 - received / total if total else 0.0,
+        passes=max((each.passes for each in both if each.passes is not None), default=None),
+        bytes_sent=sum(report.bytes_sent for report in both),
+        bytes_received=sum(report.bytes_received for report in both),
         wait_s=wait_s,
         slowest=slowest,
-        slowest_s=0.0 if slowest is None else waits[slowest],
+        slowest_s=0.0 if slowest is None else waits_s[slowest],
         late=tuple(sorted({rank for part in parts for rank in part.late})),
         lost=tuple(sorted({rank for part in parts for rank in part.lost})),
     )
 
 
-def _waits(parts: list[Part]) -> dict[int, float]:
-    """By rank, for how long this one waited for it, where it did."""
-    waits: dict[int, float] = {}
-    turned_s = max((part.turned_s for part in parts if part.waited_s), default=-math.inf)
+def _waits_s(parts: list[Part]) -> dict[int, float]:
+    """Returns for how long this rank waited for each other, where it did."""
+    waits_s: dict[int, float] = {}
+    owned = [part.gathered_s for part in parts if part.waited_s and part.gathered_s is not None]
+    gathered_s = max(owned, default=-math.inf)
     for part in parts:
-        found = dict(part.waited_s)
+        of_part = dict(part.waited_s)
         if not part.waited_s:
             # Another one averages. It waited for whom this rank has missed itself.
-            (first,) = part.legs[0].reports.values()
-            (mean,) = part.legs[1].reports.values()
-            found[part.owner] = mean.ended_s - max(first.ended_s, turned_s)
-        for rank, waited_s in found.items():
+            (gather,) = part.gather.reports.values()
+            (broadcast,) = part.broadcast.reports.values()
+            of_part[part.owner] = broadcast.ended_s - max(gather.ended_s, gathered_s)
+        for rank, waited_s in of_part.items():
             if waited_s > 0:
-                waits[rank] = max(waits.get(rank, 0.0), waited_s)
-    return waits
+                waits_s[rank] = max(waits_s.get(rank, 0.0), waited_s)
+    return waits_s
 
 
 class StepLog:
-    """The steps of one exchange, counted from 0."""
+    """The steps of one exchange, written as events."""
 
     def __init__(
         self, folder: Path | None, name: str, rank: int, number_of: Callable[[int], int]
     ) -> None:
-        """No folder: nothing is written; `number_of` says what a rank is called outside."""
-        self._host, self._rank, self._number_of = name, number_of(rank), number_of
+        """No folder: nothing is written; `number_of` gives a rank's number in the program."""
+        self._host, self._rank, self._number_of = name, rank, number_of
         self._files: dict[str, JsonLinesWriter] = {}
         if folder is not None:
             for kind in ("transfers", "training"):
                 self._files[kind] = JsonLinesWriter(folder / f"{kind}-{name}.jsonl")
 
-    def write(self, said: StepReport, parts: Iterable[Part]) -> None:
-        """A step is over, with these parts of all of its buckets."""
+    def write(self, step: StepReport, parts: Iterable[Part]) -> None:
+        """Writes a step that is over, with the parts of all of its buckets."""
         if not self._files:
             return
-        found: dict[tuple[str, str, str], list[TransferReport]] = defaultdict(list)
+        transfers: dict[tuple[str, str, str], list[TransferReport]] = defaultdict(list)
         for part in parts:
-            for name, leg in zip(_LEGS, part.legs, strict=True):
-                for report in leg.reports.values():
+            for leg, handles in (("gather", part.gather), ("broadcast", part.broadcast)):
+                for report in handles.reports.values():
                     peer = name_of(part.owner) if report.peer == SERVER else report.peer
-                    found[name, report.role, peer].append(report)
-        for (leg_name, role, peer), reports in found.items():
-            whose = {"leg": leg_name, "role": role, "host": self._host, "peer": peer}
-            self._files["transfers"].write({"round": said.step, **whose, **_together(reports)})
-        record = {"round": said.step, "host": self._host, "rank": self._rank, "wait_s": said.wait_s}
-        if (bucket := said.slowest) is not None and bucket.slowest is not None:
+                    transfers[leg, report.role, peer].append(report)
+        for (leg, role, peer), reports in transfers.items():
+            pair = {"leg": leg, "role": role, "host": self._host, "peer": peer}
+            self._files["transfers"].write({"round": step.step, **pair, **_together(reports)})
+        record = {"round": step.step, "host": self._host, "rank": self._rank, "wait_s": step.wait_s}
+        if (bucket := step.slowest) is not None and bucket.slowest is not None:
             record |= {
                 "slowest_rank": self._number_of(bucket.slowest),
                 "slowest_bucket": bucket.index,
@@ -175,27 +180,117 @@ class StepLog:
 
 
 def _together(reports: list[TransferReport]) -> dict[str, Any]:
-    """One record of the transfers with a peer in a leg, which buckets have divided."""
+    """Makes one record of the transfers with a peer in a leg, which buckets have divided."""
     received = [report.chunks_received for report in reports]
+    passes = [report.passes for report in reports if report.passes is not None]
     began_s = min(report.began_s for report in reports)
     ended_s = max(report.ended_s for report in reports)
     return {
         **{key: sum(getattr(report, key) for report in reports) for key in _SUMS},
-        "chunks_received": sum(each or 0 for each in received) if None not in received else None,
-        "passes": max(
-            (report.passes for report in reports if report.passes is not None), default=None
-        ),
+        "chunks_received": None if None in received else sum(count or 0 for count in received),
+        "passes": max(passes, default=None),
         "began_s": began_s,
         "ended_s": ended_s,
         "duration_s": ended_s - began_s,
     }
 
 
-def open_log(rank: int, number_of: Callable[[int], int]) -> StepLog:
-    """For one exchange: the first one in this process is written of, and no other."""
+class Announcer:
+    """Announces the steps of one exchange as rounds; any thread may call, `begin` alone waits."""
+
+    def __init__(self, path: str | None) -> None:
+        """`path` is the socket's; None: nobody listens. OSError where nothing is there."""
+        self._lock = threading.Lock()
+        self._unanswered = 0
+        self._socket: socket.socket | None = None
+        self._number = -1
+        self._leg = ""
+        self._gathering = 0  # parts
+        self._all_posted = False
+        if path is not None:
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.settimeout(_LONGEST_S)
+            self._socket.connect(path)
+            atexit.register(self._close)
+
+    def begin(self, *, legs: bool) -> None:
+        """A step's first bucket is there; returns when what belongs to its round is in force."""
+        with self._lock:
+            self._number += 1
+            self._leg = "gather" if legs else ""
+            self._all_posted, self._gathering = False, 0
+            self._send("begin", "round", self._leg)
+            self._await_answers()
+
+    def posted(self, parts: int) -> None:
+        """The gather of so many more parts has begun."""
+        with self._lock:
+            self._gathering += parts
+
+    def gathered(self) -> None:
+        """The gather of one part is over."""
+        with self._lock:
+            self._gathering -= 1
+            self._change_leg()
+
+    def all_posted(self) -> None:
+        """No more parts follow in this step."""
+        with self._lock:
+            self._all_posted = True
+            self._change_leg()
+
+    def _change_leg(self) -> None:
+        if self._leg == "gather" and self._all_posted and not self._gathering:
+            self._send("end", "gather")
+            self._leg = "broadcast"
+            self._send("begin", "broadcast")
+
+    def end(self) -> None:
+        """All means are there."""
+        with self._lock:
+            self._send("end", self._leg, "round")
+            self._leg = ""
+
+    def _send(self, word: str, *legs: str) -> None:
+        if self._socket is None:
+            return
+        lines = [f"{word} {self._number} {leg}\n" for leg in legs if leg]
+        try:
+            self._socket.sendall("".join(lines).encode())
+            self._unanswered += len(lines)
+        except OSError:
+            self._socket = None
+
+    def _await_answers(self) -> None:
+        """Waits for the answers to all lines. The listener itself reports what it refuses."""
+        while self._socket is not None and self._unanswered:
+            try:
+                answers = self._socket.recv(4096)
+            except OSError:
+                answers = b""
+            if not answers:
+                self._socket = None
+            self._unanswered -= answers.count(b"\n")
+
+    def _close(self) -> None:
+        """The last round counts only once its end has been answered."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.settimeout(_AT_EXIT_S)
+                self._await_answers()
+
+
+_opened = False
+
+
+def open_logs(rank: int, number_of: Callable[[int], int]) -> tuple[StepLog, Announcer]:
+    """Opens those of one exchange, the first one in this process. Others are not logged.
+
+    `rank` is this one's number in the program, and `number_of` gives that of another one.
+    """
     global _opened
     folder, name = os.environ.get(FOLDER), os.environ.get(NAME)
-    if _opened or not folder or not name:
-        return StepLog(None, "", rank, number_of)
-    _opened = True
-    return StepLog(Path(folder), name, rank, number_of)
+    path = os.environ.get(MARKERS) if rank == 0 else None
+    first, _opened = not _opened, True
+    log = StepLog(Path(folder) if folder and name and first else None, name or "", rank, number_of)
+    return log, Announcer(path if first else None)

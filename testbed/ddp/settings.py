@@ -1,20 +1,23 @@
-"""What a user says about the exchange, checked before any rank is met.
+"""The options of `BoundedLoss`, checked before any rank is met.
 
-The keys of the environment variable BOUNDED_LOSS are arguments of `BoundedLoss`, settings of the
-protocol's preset (`low`), or `hook`: the name of one of PyTorch's, beside its own options.
+The environment variable BOUNDED_LOSS, a JSON object, replaces them. Its keys are options, settings
+of the protocol's preset (`low`), or `hook`: one of PyTorch's, beside the options of that.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, Literal, Protocol, get_args, get_origin
 
+import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from testbed.ddp.lateness import WINDOW
-from testbed.ddp.torch_hooks import HOOKS, Hook
+from testbed.ddp.owner import WINDOW
+from testbed.ddp.rendezvous import Return
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.shared.version import version
@@ -28,172 +31,272 @@ from testbed.transport.wire import check_chunk_bytes
 
 Collective = Literal["sharded", "server"]
 Mode = Literal["bounded", "reliable", "local"]
+FillingName = Literal["error-feedback", "rescale", "zero"]  # these need one round's payloads alone
 
-# Those that need nothing besides one round's payloads.
-_FILLINGS = ("error-feedback", "rescale", "zero")
-# Besides the protocol and the phase.
-_EQUAL = ("collective", "mode", "filling", "chunk_bytes", "insecure", "late_share", "min_ranks")
-_MEASURED = "bbr"
-_PHASE = "gradient-norm"
 ENVIRONMENT = "BOUNDED_LOSS"
 OURS = "bounded-loss"
-_IN_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-_ARGUMENTS: dict[str, type] = {
-    **dict.fromkeys(("collective", "mode", "filling", "interface", "phase"), str),
-    **dict.fromkeys(("rate_bps", "queue_bytes", "timeout_s", "late_share"), float),
-    **dict.fromkeys(("port", "chunk_bytes", "transfers_in_flight", "min_ranks"), int),
-    **dict.fromkeys(("insecure", "segmentation"), bool),
+_PHASE = "gradient-norm"
+_MEASURED = "bbr"
+_JSON_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_EQUAL = {"equal": True}  # marks options that must be equal on all ranks
+
+
+class Scaler(Protocol):
+    """The part of `torch.amp.GradScaler` that the hook uses."""
+
+    def get_scale(self) -> float: ...
+
+
+Hook = Callable[[dist.GradBucket], "torch.futures.Future[torch.Tensor]"]
+
+
+def _power_sgd(group: dist.ProcessGroup, **options: int) -> Hook:
+    rank, first = options["rank"], options["from_step"]
+    state = powerSGD_hook.PowerSGDState(group, rank, start_powerSGD_iter=first)
+
+    def hook(bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
+        future = powerSGD_hook.powerSGD_hook(state, bucket)
+        # It waits for collectives in Gloo's own threads. With two buckets all of these would wait.
+        future.wait()
+        return future
+
+    return hook
+
+
+# PyTorch's own hooks, which may average in place of ours, with their options' defaults. To add one:
+# a line here, with what makes `hook(bucket) -> Future`.
+HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
+    "gloo": (lambda group: partial(default_hooks.allreduce_hook, group), {}),
+    "fp16_compress": (lambda group: partial(default_hooks.fp16_compress_hook, group), {}),
+    "powerSGD": (_power_sgd, {"rank": 1, "from_step": 10}),
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Settings:
-    """See `BoundedLoss`; the constructor raises InputError for what cannot be used."""
+    """The options of `BoundedLoss`; the environment variable BOUNDED_LOSS replaces them.
 
-    protocol: ProtocolConfig
-    free: bool  # the user has left the congestion control to us
-    collective: Collective
-    mode: Mode
-    filling: str
-    rate_bps: float
-    interface: str | None
-    port: int | None
-    timeout_s: float | None
-    insecure: bool
-    chunk_bytes: int | None
-    transfers_in_flight: int
-    queue_bytes: float
-    segmentation: bool
-    leave_out: LeaveOut | None
-    late_share: float
-    min_ranks: int | None
-    phase: str | Detector | None
+    Args:
+        protocol: a preset's name, or what `testbed.transport.preset` returns. Its tolerance of
+            the gather counts; means are never lost.
+        group: the process group of the replicas; None: the default one.
+        collective: `sharded`: each rank averages a part of each bucket; `server`: rank 0 all.
+        mode: `bounded`; `reliable`: no loss; `local`: nothing is sent, to measure the exchange.
+        filling: what stands for lost gradients: `error-feedback` (they are added to the next
+            step's), `zero`, `rescale`.
+        rate_bps: of a rank's link, bits per second; math.inf: unpaced. None: a preset of a
+            fixed rate gets `bbr`, or is unpaced where all ranks are on this machine.
+        queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
+        interface: this rank's network interface. None: GLOO_SOCKET_IFNAME, or else the one that
+            leads to MASTER_ADDR.
+        port: the first one: of a machine's ranks for control messages, one each, then of all of
+            them for data. None: free ones.
+        timeout_s: within it all ranks raise when one fails; one that answers may be late by
+            half of it. None: the timeout of the process group.
+        insecure: lets ranks on several machines exchange without keys.
+        chunk_bytes: what a datagram carries: the unit of loss. None: what fits the MTU.
+        transfers_in_flight: how many buckets may be under way at once.
+        segmentation: see `EndpointConfig`; False where queues are to hold single packets.
+        leave_out: for experiments; see `EndpointConfig`.
+        late_share: in how many of the last 100 buckets a rank's gradient may be left out
+            because it takes much longer than recent ones; it is added to the next step's.
+        min_ranks: the fewest ranks, rank 0 among them, that go on when others are lost; with
+            `server` alone. None: all are needed.
+        phase: what sets `critical`: `gradient-norm` (DBLP's rule, every ten steps), or a
+            `Detector` of `testbed.training.detector`, which sees the mean's norm alone. All
+            ranks agree. None: the script does.
+        returns: for a rank that was lost, and now comes back (`come_back`).
+        scaler: the `torch.amp.GradScaler`, whose scale is read at each step's first bucket.
+
+    Raises:
+        InputError: one line, the same on all ranks, where one cannot take part or they differ.
+        PeerLost: a rank does not come in time.
+    """
+
+    protocol: str | ProtocolConfig = field(default="dblp", kw_only=False)
+    group: dist.ProcessGroup | None = None
+    collective: Collective = field(default="sharded", metadata=_EQUAL)
+    mode: Mode = field(default="bounded", metadata=_EQUAL)
+    filling: FillingName = field(default="error-feedback", metadata=_EQUAL)
+    rate_bps: float | None = None
+    queue_bytes: float = math.inf
+    interface: str | None = None
+    port: int | None = None
+    timeout_s: float | None = None
+    insecure: bool = field(default=False, metadata=_EQUAL)
+    chunk_bytes: int | None = field(default=None, metadata=_EQUAL)
+    transfers_in_flight: int = 4
+    segmentation: bool = True
+    leave_out: LeaveOut | None = None
+    late_share: float = field(default=0.0, metadata=_EQUAL)
+    min_ranks: int | None = field(default=None, metadata=_EQUAL)
+    phase: str | Detector | None = None
+    returns: Return | None = None
+    scaler: Scaler | None = None
 
     def __post_init__(self) -> None:
-        for key, valid in (
-            ("collective", get_args(Collective)),
-            ("mode", get_args(Mode)),
-            ("filling", _FILLINGS),
-        ):
-            if getattr(self, key) not in valid:
-                value = getattr(self, key)
-                raise InputError(f"{key} is {shown(value)}; {one_of(str(value), valid)}")
+        self.make_torch_hook: Callable[[dist.ProcessGroup], Hook] | None = None  # replaces ours
+        text = os.environ.get(ENVIRONMENT)
+        try:
+            preset_options = {} if text is None else self._replaced_by(text)
+            self.protocol_config, self.default_control = protocol_of(
+                self.protocol, self.rate_bps, **preset_options
+            )
+        except (InputError, TypeError) as error:
+            raise InputError(f"{ENVIRONMENT}: {error}" if text else str(error)) from None
+        problem = next(self._problems(), None)
+        if problem is not None:
+            raise InputError(problem)
+        self.detector = GradientNorm() if isinstance(self.phase, str) else self.phase
+
+    def _replaced_by(self, text: str) -> dict[str, Any]:
+        """Takes options from the environment; returns those of the protocol's preset."""
+        try:
+            options = json.loads(text)
+        except ValueError:
+            options = None
+        if not isinstance(options, dict):
+            raise InputError(f"is {shown(text)}; valid: a JSON object of arguments")
+        self.make_torch_hook = _torch_hook(options)
+        if self.make_torch_hook is None:
+            self.protocol = options.pop("protocol", self.protocol)
+            for option in fields(self):
+                json_type = _json_type(option.type)
+                if json_type is not None and option.name in options:
+                    value = _checked(option.name, options.pop(option.name), json_type)
+                    setattr(self, option.name, value)
+        return options
+
+    def _problems(self) -> Iterator[str]:
+        for option in fields(self):
+            choices, value = get_args(option.type), getattr(self, option.name)
+            if get_origin(option.type) is Literal and value not in choices:
+                yield f"{option.name} is {shown(value)}; {one_of(str(value), choices)}"
         if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
-            raise InputError(f"timeout_s is {self.timeout_s}; valid: seconds, above 0 and finite")
-        if not self.rate_bps > 0:
-            raise InputError(f"rate_bps is {self.rate_bps}; valid: bits per second, above 0")
+            yield f"timeout_s is {self.timeout_s}; valid: seconds, above 0 and finite"
+        if not self.link_bps > 0:
+            yield f"rate_bps is {self.rate_bps}; valid: bits per second, above 0"
         if self.transfers_in_flight < 1:
-            raise InputError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")
+            yield f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more"
         if self.port is not None and not 1 <= self.port <= 65535:
-            raise InputError(f"port is {self.port}; valid: 1 to 65535, or None for free ones")
+            yield f"port is {self.port}; valid: 1 to 65535, or None for free ones"
         try:
             if self.chunk_bytes is not None:
                 check_chunk_bytes(self.chunk_bytes)
         except ValueError as error:
-            raise InputError(str(error)) from None
+            yield str(error)
         if self.late_share != 0 and not 1 / WINDOW <= self.late_share <= 1:
-            raise InputError(f"late_share is {self.late_share}; valid: 0, or {1 / WINDOW} to 1")
-        owed = self.mode == "bounded" and self.filling == "error-feedback"
-        if self.late_share and not owed:
-            raise InputError(
+            yield f"late_share is {self.late_share}; valid: 0, or {1 / WINDOW} to 1"
+        if self.late_share and not self.keeps_residuals:
+            yield (
                 f"late_share is {self.late_share}, mode {shown(self.mode)} and filling "
                 f"{shown(self.filling)}; valid: 0, or a share with mode='bounded' and "
                 "filling='error-feedback'"
             )
-        if self.protocol.compresses:
-            raise InputError(
-                f"protocol {self.protocol.name!r} {self.protocol.compresses}; "
-                "valid: one that sends all of them: a complete mean keeps replicas equal; compress "
-                "by PyTorch's own hooks, such as powerSGD"
+        protocol = self.protocol_config
+        if self.late_share and protocol.carrier == "tcp":
+            yield (
+                f"late_share is {self.late_share}; valid: 0 with the protocol {protocol.name}, "
+                "which cannot leave out what is late"
             )
-        if self.late_share and self.protocol.carrier == "tcp":
-            raise InputError(
-                f"late_share is {self.late_share}; valid: 0 with the protocol "
-                f"{self.protocol.name}, which cannot leave out what is late"
+        if protocol.compresses:
+            yield (
+                f"protocol {protocol.name!r} {protocol.compresses}; valid: one that sends all of "
+                "them: a complete mean keeps replicas equal; compress by PyTorch's own hooks, such "
+                "as powerSGD"
+            )
+        if self.mode == "bounded" and isinstance(protocol.gather, PerLayer):
+            yield (
+                f"protocol {protocol.name}: it bounds the loss of each layer, and a bucket has no "
+                "names of layers; valid: a protocol with one bound, such as dblp"
             )
         if self.min_ranks is not None and (self.min_ranks < 1 or self.collective != "server"):
-            raise InputError(
+            yield (
                 f"min_ranks is {self.min_ranks} and collective {shown(self.collective)}; valid: "
                 "None, or 1 and more with collective='server', where one rank decides for all"
             )
         if not (self.phase in (None, _PHASE) or isinstance(self.phase, Detector)):
-            raise InputError(
-                f"phase is {shown(self.phase)}; valid: {_PHASE}, a Detector of testbed.training, "
-                "or None"
-            )
-        if self.mode == "bounded" and isinstance(self.protocol.gather, PerLayer):
-            raise InputError(
-                f"protocol {self.protocol.name}: it bounds the loss of each layer, and a bucket "
-                "has no names of layers; valid: a protocol with one bound, such as dblp"
-            )
+            valid = f"{_PHASE}, a Detector of testbed.training, or None"
+            yield f"phase is {shown(self.phase)}; valid: {valid}"
+        if self.returns is not None and (self.min_ranks is None or self.make_torch_hook):
+            yield "returns: valid with min_ranks, as the others have it"
+        if self.scaler is not None and not callable(getattr(self.scaler, "get_scale", None)):
+            yield f"scaler is {shown(self.scaler)}; valid: a GradScaler, or None"
 
     @property
-    def filled(self) -> Filling:
-        """What stands for chunks that did not arrive; nothing is missing unless `bounded`."""
+    def link_bps(self) -> float:
+        return math.inf if self.rate_bps is None else self.rate_bps
+
+    @property
+    def keeps_residuals(self) -> bool:
+        """Whether what is lost of a gradient is added to the next step's."""
+        return self.mode == "bounded" and self.filling == "error-feedback"
+
+    @property
+    def filling_in_use(self) -> Filling:
+        """The filling of the mean; nothing is missing unless the mode is `bounded`."""
         return FILLINGS.create(self.filling if self.mode == "bounded" else "zero")
 
-    @property
-    def detector(self) -> Detector | None:
-        """What says whether training is critical; None: the script does."""
-        return GradientNorm() if isinstance(self.phase, str) else self.phase
-
-    def protocol_on(self, *, inside: bool) -> ProtocolConfig:
-        """The protocol between ranks that are all on this machine, or not."""
-        if not (inside and self.free):
-            return self.protocol
+    def protocol_between(self, *, one_machine: bool) -> ProtocolConfig:
+        """Returns the protocol between ranks that are all on this machine, or not."""
+        if not (one_machine and self.default_control):
+            return self.protocol_config
         # Inside a machine nothing is lost but what a socket has no room for, and the transport
         # knows that room: to measure such a path costs more than the exchange.
         if self.mode == "reliable" and self.leave_out is None:
             return preset("tcp-reno")  # which every kernel has
-        return replace(self.protocol, congestion_control="fixed")
+        return replace(self.protocol_config, congestion_control="fixed")
 
-    def first_leg(self, critical: bool) -> float | StopRuleFactory:
-        """What the receiver of gradients may give up. The means are always complete."""
+    def gather_tolerance(self, critical: bool) -> float | StopRuleFactory:
+        """Returns when the receiver of gradients may stop. The means are always complete."""
         if self.mode != "bounded":
             return 0.0
-        return self.protocol.policy(Leg.GATHER).stop_rule(critical)
+        return self.protocol_config.policy(Leg.GATHER).stop_rule(critical)
 
-    def terms(self, torch_version: str) -> dict[str, str]:
-        """What must be equal on all ranks, in words."""
+    def terms(self) -> dict[str, str]:
+        """Returns what must be equal on all ranks, in words."""
         return {
             "the version of bounded-loss-testbed": version(),
-            "the version of torch": torch_version,
-            **{f"protocol: {key}": each for key, each in self.protocol.describe().items()},
-            **{key: str(getattr(self, key)) for key in _EQUAL},
-            "phase": "None" if self.phase is None else type(self.detector).__name__,
+            "the version of torch": torch.__version__,
+            **{f"protocol: {key}": value for key, value in self.protocol_config.describe().items()},
+            **{key.name: str(getattr(self, key.name)) for key in fields(self) if key.metadata},
+            "phase": "None" if self.detector is None else type(self.detector).__name__,
         }
 
 
 def protocol_of(
-    value: str | ProtocolConfig, rate_bps: float | None, **options: Any
+    protocol: str | ProtocolConfig, rate_bps: float | None, **preset_options: Any
 ) -> tuple[ProtocolConfig, bool]:
-    """The protocol, and whether its congestion control is our choice, since no rate is known."""
-    if isinstance(value, ProtocolConfig):
-        if options:
-            raise InputError(f"{next(iter(options))} belongs to a preset, and none is named")
-        protocol = value
-    elif isinstance(value, str):
+    """Returns the protocol, and whether we chose its congestion control, as no rate is known."""
+    if isinstance(protocol, ProtocolConfig):
+        if preset_options:
+            raise InputError(f"{next(iter(preset_options))} belongs to a preset, and none is named")
+        config = protocol
+    elif isinstance(protocol, str):
         try:
-            protocol = preset(value, **options)
-            if rate_bps is None and protocol.needs_rate and "congestion_control" not in options:
-                return preset(value, congestion_control=_MEASURED, **options), True
+            config = preset(protocol, **preset_options)
+            measurable = config.needs_rate and "congestion_control" not in preset_options
+            if rate_bps is None and measurable:
+                return preset(protocol, congestion_control=_MEASURED, **preset_options), True
         except ValueError as error:
             raise InputError(f"protocol: {error}") from None
     else:
-        raise InputError(f"protocol is {shown(value)}; valid: a preset's name or a ProtocolConfig")
-    if rate_bps is None and protocol.needs_rate:
         raise InputError(
-            f"rate_bps is missing, which the congestion control of {protocol.name} needs "
-            f"({protocol.congestion_control}); valid: the links' bits per second, or a control "
+            f"protocol is {shown(protocol)}; valid: a preset's name or a ProtocolConfig"
+        )
+    if rate_bps is None and config.needs_rate:
+        raise InputError(
+            f"rate_bps is missing, which the congestion control of {config.name} needs "
+            f"({config.congestion_control}); valid: the links' bits per second, or a control "
             f"that measures, such as {_MEASURED}"
         )
-    return protocol, False
+    return config, False
 
 
 def difference(
     facts: Sequence[Mapping[str, Any]], valid: str = "the same on all ranks"
 ) -> str | None:
-    """What differs between the ranks, in one line that is the same on all of them."""
+    """Returns what differs between the ranks, in one line that is the same on all of them."""
     for rank, theirs in enumerate(facts):
         for key, ours in facts[0].items():
             if theirs.get(key) != ours:
@@ -204,60 +307,30 @@ def difference(
     return None
 
 
-def resolve(
-    protocol: str | ProtocolConfig, given_by_script: Mapping[str, Any]
-) -> tuple[Settings, Callable[[dist.ProcessGroup], Hook] | None]:
-    """The arguments of `BoundedLoss`, replaced where the environment says so; InputError.
-
-    Returns also what makes one of PyTorch's hooks, which then does everything; None: ours does.
-    """
-    arguments = {key: given_by_script[key] for key in (*_ARGUMENTS, "leave_out")}
-    text = os.environ.get(ENVIRONMENT)
-    if text is None:
-        protocol, free = protocol_of(protocol, arguments["rate_bps"])
-        return _settings(protocol, free, arguments), None
-    try:
-        given = json.loads(text)
-    except ValueError:
-        given = None
-    try:
-        if not isinstance(given, dict):
-            raise InputError(f"is {shown(text)}; valid: a JSON object of arguments")
-        instead = _torch_hook(given)
-        if instead is None:
-            protocol = given.pop("protocol", protocol)
-            for key in _ARGUMENTS.keys() & given.keys():
-                arguments[key] = _checked(key, given.pop(key), _ARGUMENTS[key])
-        protocol, free = protocol_of(protocol, arguments["rate_bps"], **given)
-    except (InputError, TypeError) as error:
-        raise InputError(f"{ENVIRONMENT}: {error}") from None
-    return _settings(protocol, free, arguments), instead
-
-
-def _settings(protocol: ProtocolConfig, free: bool, arguments: dict[str, Any]) -> Settings:
-    rate_bps = math.inf if arguments["rate_bps"] is None else arguments["rate_bps"]
-    return Settings(protocol=protocol, free=free, **{**arguments, "rate_bps": rate_bps})
-
-
-def _torch_hook(given: dict[str, Any]) -> Callable[[dist.ProcessGroup], Hook] | None:
-    """Takes from what is given all that is about a hook; None where that is ours."""
-    name = given.pop("hook", OURS)
+def _torch_hook(options: dict[str, Any]) -> Callable[[dist.ProcessGroup], Hook] | None:
+    """Takes all that is about a hook of PyTorch's out of the options; None where it is ours."""
+    name = options.pop("hook", OURS)
     if name == OURS:
         return None
     if name not in HOOKS:
         raise InputError(f"hook is {shown(name)}; {one_of(str(name), [OURS, *HOOKS])}")
-    make, options = HOOKS[name]
-    chosen = {key: _checked(key, given.pop(key, option), int) for key, option in options.items()}
-    if given:
-        key = next(iter(given))
-        raise InputError(
-            f"the hook {name} has no {key!r}; valid: {', '.join(options) or 'nothing'}"
-        )
-    return lambda group: make(group, **chosen)
+    make, defaults = HOOKS[name]
+    own = {key: _checked(key, options.pop(key, value), int) for key, value in defaults.items()}
+    if options:
+        valid = ", ".join(defaults) or "nothing"
+        raise InputError(f"the hook {name} has no {next(iter(options))!r}; valid: {valid}")
+    return lambda group: make(group, **own)
 
 
-def _checked(key: str, value: Any, kind: type) -> Any:
+def _json_type(annotation: Any) -> type | None:
+    """Returns the type that an option has in JSON; None where the environment cannot replace it."""
+    choices = get_args(annotation) or (annotation,)
+    types = [type(choice) if isinstance(choice, str) else choice for choice in choices]
+    return next((json_type for json_type in _JSON_TYPES if json_type in types), None)
+
+
+def _checked(key: str, value: Any, json_type: type) -> Any:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number if kind is float else type(value) is kind:
+    if is_number if json_type is float else type(value) is json_type:
         return value
-    raise InputError(f"{key} is {shown(value)}; valid: {_IN_WORDS[kind]}")
+    raise InputError(f"{key} is {shown(value)}; valid: {_JSON_TYPES[json_type]}")

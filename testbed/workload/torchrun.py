@@ -1,7 +1,7 @@
 """`torchrun`: a training script of a user's own, each rank a program with torchrun's environment.
 
 What an arm changes goes to the hook `testbed.ddp.BoundedLoss` through the variable BOUNDED_LOSS.
-To add one of PyTorch's hooks: a line in `testbed.ddp.torch_hooks`, and one in `HOOKS` here.
+To add one of PyTorch's hooks: a line in `testbed.ddp.settings`, and one in `HOOKS` here.
 """
 
 from __future__ import annotations

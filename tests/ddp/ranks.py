@@ -213,7 +213,7 @@ def lossy(rank, protocol=None, **settings):
     )
 
 
-class Books:
+class Ledger:
     """What a rank has sent, what was applied, and what it owes, by parameter."""
 
     def __init__(self, sizes):
@@ -232,14 +232,14 @@ class Books:
 
 
 def owed_by(state):
-    return {slot: owed.numpy() for slot, owed in state["owed"].items()}
+    return {slot: owed.numpy() for slot, owed in state["residuals"].items()}
 
 
-def require_paid_or_owed(books):
+def require_paid_or_owed(ledger):
     """All replicas applied the same, and with what is owed that is all that was sent."""
-    for at, applied in enumerate(books[0].applied):
-        assert all(np.array_equal(rank.applied[at], applied) for rank in books)
-        sent = sum(rank.sent[at] for rank in books)
-        owed = sum(rank.owed.get(at, np.zeros(applied.size)).astype(float) for rank in books)
-        paid = len(books) * applied.reshape(-1)
+    for at, applied in enumerate(ledger[0].applied):
+        assert all(np.array_equal(rank.applied[at], applied) for rank in ledger)
+        sent = sum(rank.sent[at] for rank in ledger)
+        owed = sum(rank.owed.get(at, np.zeros(applied.size)).astype(float) for rank in ledger)
+        paid = len(ledger) * applied.reshape(-1)
         np.testing.assert_allclose(paid + owed, sent.reshape(-1), rtol=1e-4, atol=1e-3)

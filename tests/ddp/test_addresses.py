@@ -82,15 +82,14 @@ def test_ranks_that_look_for_ports_at_once_find_different_ones(monkeypatch):
 def test_ports_are_held_until_all_ranks_have_theirs():
     def share(stage, facts, problem):
         with pytest.raises(InputError, match="is taken"):
-            places.check_free("127.0.0.1", facts["port"], 2)
-        return [facts, {"port": 47000, "data_port": 47002}]
+            places.check_free("127.0.0.1", facts["control_port"], 2)
+        return [facts, {"control_port": 47000, "data_port": 47002}]
 
     settings: Any = SimpleNamespace(port=None)
     rendezvous: Any = SimpleNamespace(rank=0, world=2, share=share)
-    known: Any = SimpleNamespace(addresses=["127.0.0.1"] * 2)
-    found = places.find_ports(settings, rendezvous, known, session=1)
-    first = found.control[0]
-    assert found == places.Ports([first, 47000], [first + 1, 47002])
+    control, data = places.find_ports(settings, rendezvous, ["127.0.0.1"] * 2, session=1)
+    first = control[0]
+    assert (control, data) == ([first, 47000], [first + 1, 47002])
     places.check_free("127.0.0.1", first, 2)
 
 
@@ -98,7 +97,7 @@ def beyond(rank, interface, collective):
     """Exchanges with keys; returns what was seen of them."""
     state = BoundedLoss(mode="reliable", collective=collective, interface=interface, timeout_s=60)
     assert state._places is not None and state._places.identity is not None
-    folder = state._places.identity._at
+    folder = state._places.identity.folder
     kept = stat.S_IMODE(folder.stat().st_mode), sorted(path.name for path in folder.glob("*.key"))
     parameters = [torch.zeros(size) for size in SIZES]
     for step in range(4):

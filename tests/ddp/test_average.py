@@ -8,7 +8,7 @@ import torch
 
 from testbed.ddp import BoundedLoss, InputError
 from tests.ddp.ranks import (
-    Books,
+    Ledger,
     drawn,
     fake_bucket,
     last,
@@ -49,22 +49,22 @@ def test_means_are_those_in_rank_order():
 
 
 def owing(rank, device="cpu"):
-    """The books of averages with loss, and what a new exchange pays of what is owed."""
+    """The ledger of averages with loss, and what a new exchange pays of what is owed."""
     state, size = lossy(rank), 70_000
-    books = Books([size])
+    ledger = Ledger([size])
     for step in range(8):
         (mine,) = drawn([size], rank, step)
         there = mine.to(device, copy=True)
         state.average(there)
-        books.enter([mine], [there.cpu()])
+        ledger.enter([mine], [there.cpu()])
     saved = state.state_dict()
-    books.close(state)
+    ledger.close(state)
     state.close()
     resumed = BoundedLoss("dblp", timeout_s=60)
     resumed.load_state_dict(saved)
     paid = torch.zeros(size, device=device)
     resumed.average(paid)
-    return books, paid.cpu().numpy()
+    return ledger, paid.cpu().numpy()
 
 
 def test_what_an_average_lost_is_owed_and_paid_after_a_checkpoint():
@@ -73,10 +73,10 @@ def test_what_an_average_lost_is_owed_and_paid_after_a_checkpoint():
 
 def assert_paid(outcomes):
     """What `owing` has found on both ranks."""
-    require_paid_or_owed([books for books, _ in outcomes])
-    for books, _ in outcomes:
-        assert set(books.owed) == {0}  # one parameter, however many tensors have come
-    owed = sum(books.owed[0].astype(np.float64) for books, _ in outcomes)
+    require_paid_or_owed([ledger for ledger, _ in outcomes])
+    for ledger, _ in outcomes:
+        assert set(ledger.owed) == {0}  # one parameter, however many tensors have come
+    owed = sum(ledger.owed[0].astype(np.float64) for ledger, _ in outcomes)
     for _, paid in outcomes:
         np.testing.assert_allclose(2 * paid, owed, rtol=1e-5, atol=1e-5)
     assert np.abs(owed).max() > 0

@@ -11,9 +11,8 @@ import torch
 import torch.distributed as dist
 
 from testbed.ddp import BoundedLoss, InputError, Return, places
-from testbed.ddp.coming_back import Place
-from testbed.ddp.places import Places, Ports
-from testbed.ddp.plan import Bucket
+from testbed.ddp.exchange import Bucket, Opening
+from testbed.ddp.places import Places
 from tests.ddp.ranks import _CONTEXT, _child, die, last, model, train, weights, wrapped
 
 SETTINGS: Any = {"collective": "server", "min_ranks": 2, "timeout_s": 60}
@@ -127,7 +126,8 @@ def test_a_rank_returns_where_the_others_can_do_without_it():
 
 
 def test_another_model_does_not_fit():
-    place = Place(Places([], 1, None, 400), 1, Ports([], []), (Bucket(5, "torch.float32", (0,)),))
-    place.require_same((Bucket(5, "torch.float32", (0,)),))
+    buckets = (Bucket(5, "torch.float32", (0,)),)
+    opening = Opening(Places([], 1, None, 400), 1, [], [], buckets)
+    opening.require_same((Bucket(5, "torch.float32", (0,)),))
     with pytest.raises(InputError, match=r"that returns are \[6\], and the others' \[5\]; valid"):
-        place.require_same((Bucket(6, "torch.float32", (0,)),))
+        opening.require_same((Bucket(6, "torch.float32", (0,)),))

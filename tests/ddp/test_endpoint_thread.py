@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from testbed.ddp import endpoint_thread
-from testbed.ddp.endpoint_thread import SERVER, OwnerThread, Part, WorkerThread, name_of
-from testbed.training.fillings import FILLINGS
+from testbed.ddp.endpoint_thread import SERVER, Part, WorkerThread, name_of
+from testbed.ddp.owner import OwnerThread
+from testbed.training.filling import FILLINGS
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
 
 ELEMENTS = 10
@@ -62,13 +63,14 @@ def an_end(kind, name, peers, **more):
         rate_bps=1e9, queue_bytes=1e6, control_port=1, data_port=2,
     )  # fmt: skip
     filling = FILLINGS.create("error-feedback")
-    return kind(config, filling, owner=0, at_once=4, on_failure=pytest.fail, **more)
+    functions = {"on_gathered": lambda: None, "on_failure": pytest.fail}
+    return kind(config, filling, owner=0, at_once=4, **functions, **more)
 
 
 def post(end, value, done):
     """Gives the next part; returns where its mean will stand."""
     values = np.full(ELEMENTS, value, dtype=np.float32)
-    end.post(values, 0.0, done.append, turned=lambda: None)
+    end.post(values, slice(0, ELEMENTS), 0.0, done.append)
     end._advance()
     return values
 
@@ -96,7 +98,7 @@ def test_a_mean_stays_until_a_late_rank_has_it():
     network = owner._endpoint
     post(owner, 3.0, done)
     end_transfers(network.received)
-    owner._under_way[0].rules[2].late = True
+    owner._rules[owner._under_way[0].number, 2].late = True
     owner._advance()
     (in_time, behind), network.received = network.sent, []
     assert [list(peers) for _, peers in network.sent] == [[name_of(1)], [name_of(2)]]
@@ -117,11 +119,11 @@ def test_as_many_means_wait_for_a_late_rank_as_the_endpoint_can_hold():
     for step in range(6):
         post(owner, 3.0, done)
         end_transfers(network.received)
-        owner._under_way[0].rules[2].late = True
+        owner._rules[owner._under_way[0].number, 2].late = True
         owner._advance()
         end_all(owner, [each for each in network.sent if name_of(1) in each[1]])
-        assert len(done) == min(step + 1, owner._most_spreading)
-    assert owner._most_spreading == 4
+        assert len(done) == min(step + 1, owner._most_broadcasts)
+    assert owner._most_broadcasts == 4
     end_all(owner, [each for each in network.sent if name_of(2) in each[1]][:1])
     end_all(owner, network.sent[-2:])
     assert len(done) == 5
@@ -136,7 +138,7 @@ def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
     end_all(owner, network.sent)
     assert len(done) == 1  # all others' gradients have been in time so far
     network.sent, network.received = [], []
-    monkeypatch.setattr(owner._lateness, "patience_s", lambda rank, index: np.inf)
+    monkeypatch.setattr(owner._lateness, "timeout_s", lambda rank, index: np.inf)
     owner._advance()
     assert network.received == []  # nobody else has begun either
     network.begun_by_others.add(2)
@@ -146,9 +148,7 @@ def test_an_owner_waits_for_its_own_until_it_is_late(monkeypatch):
     post(owner, 3.0, done)
     assert len(network.sent) == 1
     assert owner._under_way[0].late == set()
-    (residual,) = owner.residuals
-    residual.settle(applied=True)
-    assert np.all(residual.values == 0.0)
+    assert owner._under_way[0].lost_chunks is None
 
 
 def test_a_mean_that_never_came_is_not_the_one_of_the_step_before():

@@ -91,7 +91,7 @@ def alone(rank):
     """Only rank 1 finds its state unfit, in the first step."""
     state = BoundedLoss(timeout_s=60)
     if rank == 1:
-        state.load_state_dict({**state.state_dict(), "owed": {0: torch.ones(3)}})
+        state.load_state_dict({**state.state_dict(), "residuals": {0: torch.ones(3)}})
     return heard(state, rank)
 
 
@@ -249,7 +249,7 @@ def test_settings_that_cannot_be_used_are_refused_in_one_line(settings, line):
 def foreign_state(rank):
     state = BoundedLoss(timeout_s=10)
     with pytest.raises(InputError, match=r"is no state of BoundedLoss; valid: what state_dict"):
-        state.load_state_dict({"owed": {}})
+        state.load_state_dict({"residuals": {}})
     own = state.state_dict()
     with pytest.raises(InputError, match=r"the state is of rank 5 of 2, and this is rank"):
         state.load_state_dict({**own, "rank": 5})

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from testbed.ddp import BoundedLoss, lateness
+from testbed.ddp import BoundedLoss
 from testbed.ddp import exchange as exchange_module
-from testbed.ddp.lateness import Lateness, Patient
+from testbed.ddp.owner import WINDOW, Lateness, UntilLate
 from testbed.transport import preset
 from testbed.transport.settings import LATE
 from testbed.transport.tolerance import FractionRule
-from tests.ddp.ranks import Books, drawn, exchange, last, launch, require_paid_or_owed, values
+from tests.ddp.ranks import Ledger, drawn, exchange, last, launch, require_paid_or_owed, values
 from tests.ddp.test_failures import PARAMETERS, SIZES, heard
 from tests.transport import virtual
 
@@ -66,11 +66,11 @@ def test_a_rank_that_is_late_by_half_the_timeout_ends_all_with_its_name():
 
 
 def late(rank, collective="server", culprit=2):
-    """One is late twice: the books, and what the steps say."""
+    """One is late twice: the ledger, and what the steps say."""
     state = BoundedLoss(
         preset("none"), rate_bps=math.inf, timeout_s=60, collective=collective, late_share=0.2
     )
-    steps, books = [], Books(SIZES)
+    steps, ledger = [], Ledger(SIZES)
     for step in range(STEPS):
         if rank == culprit and step in (LATE_AT, STEPS - 1):  # the others end before it
             time.sleep(LATE_BY_S)
@@ -78,15 +78,15 @@ def late(rank, collective="server", culprit=2):
         began_s = time.monotonic()
         means = exchange(state, gradients, PARAMETERS)
         steps.append((time.monotonic() - began_s, last(state).buckets))
-        books.enter(gradients, means)
-    books.close(state)
+        ledger.enter(gradients, means)
+    ledger.close(state)
     state.close()  # as at a program's exit
-    return books, steps
+    return ledger, steps
 
 
 def test_a_late_gradient_is_left_out_owed_and_reported():
     outcomes = values(launch(late, 3))
-    require_paid_or_owed([books for books, _ in outcomes])
+    require_paid_or_owed([ledger for ledger, _ in outcomes])
     took_s, buckets = outcomes[0][1][LATE_AT]
     assert took_s < IN_TIME_S
     assert [bucket.late for bucket in buckets] == [(2,), (2,)]
@@ -100,7 +100,7 @@ def test_a_late_gradient_is_left_out_owed_and_reported():
 )
 def test_nobody_waits_for_a_late_rank_that_averages(collective, culprit):
     outcomes = values(launch(late, 3, collective=collective, culprit=culprit))
-    require_paid_or_owed([books for books, _ in outcomes])
+    require_paid_or_owed([ledger for ledger, _ in outcomes])
     # Its own gradient is left out where it averages, and the others are two steps ahead of it.
     averaging = [0] if collective == "server" else [0, 1, 2]
     for step in (LATE_AT, LATE_AT + 1):
@@ -141,18 +141,18 @@ def test_patience_follows_recent_rounds_and_is_spent():
     known = Lateness(0.02)
     for _ in range(9):
         known.note(1, 0, 0.2, late=False)
-        assert known.patience_s(1, 0) == math.inf
+        assert known.timeout_s(1, 0) == math.inf
     known.note(1, 0, 0.2, late=False)
-    assert known.patience_s(1, 0) == pytest.approx(0.4)
-    assert known.patience_s(1, 1) == math.inf  # another part
+    assert known.timeout_s(1, 0) == pytest.approx(0.4)
+    assert known.timeout_s(1, 1) == math.inf  # another part
     for _ in range(2):
         known.note(1, 0, 0.4, late=True)
-    assert known.patience_s(1, 0) == math.inf
-    assert known.patience_s(2, 0) < math.inf
-    for _ in range(lateness.WINDOW):
+    assert known.timeout_s(1, 0) == math.inf
+    assert known.timeout_s(2, 0) < math.inf
+    for _ in range(WINDOW):
         known.note(1, 0, 1e-4, late=False)
-    assert known.patience_s(1, 0) == 0.05
-    assert Lateness(0).patience_s(1, 0) == math.inf
+    assert known.timeout_s(1, 0) == 0.05
+    assert Lateness(0).timeout_s(1, 0) == math.inf
 
 
 def test_parts_under_way_count_before_any_of_them_was_left_out():
@@ -160,11 +160,11 @@ def test_parts_under_way_count_before_any_of_them_was_left_out():
     for index in range(4):
         for _ in range(10):
             known.note(1, index, 0.2, late=False)
-    assert [known.patience_s(1, index) < math.inf for index in range(4)] == 2 * [True] + 2 * [False]
-    assert known.patience_s(2, 0) < math.inf
+    assert [known.timeout_s(1, index) < math.inf for index in range(4)] == 2 * [True] + 2 * [False]
+    assert known.timeout_s(2, 0) < math.inf
     known.note(1, 0, 0.1, late=False)  # it was in time, so another may be late
     known.note(1, 1, 0.4, late=True)
-    assert [known.patience_s(1, index) < math.inf for index in range(4)] == [True] + 3 * [False]
+    assert [known.timeout_s(1, index) < math.inf for index in range(4)] == [True] + 3 * [False]
 
 
 def test_a_share_is_that_of_the_last_hundred():
@@ -174,13 +174,13 @@ def test_a_share_is_that_of_the_last_hundred():
             known.note(1, 0, 0.2, late=False)
         for _ in range(percent - 1):
             known.note(1, 0, 0.2, late=True)
-        assert known.patience_s(1, 0) < math.inf
+        assert known.timeout_s(1, 0) < math.inf
         known.note(1, 0, 0.2, late=True)
-        assert known.patience_s(1, 0) == math.inf
+        assert known.timeout_s(1, 0) == math.inf
 
 
 def test_a_patient_rule_is_the_other_one_until_the_time_is_over():
-    rule, began_s = Patient(FractionRule(chunk_count=4, tolerance=0)), 100.0
+    rule, began_s = UntilLate(FractionRule(chunk_count=4, tolerance=0)), 100.0
 
     def progress(count, after_s):
         came = np.arange(4) < count
@@ -188,7 +188,7 @@ def test_a_patient_rule_is_the_other_one_until_the_time_is_over():
 
     assert not rule.satisfied(progress(3, 1e6))  # nothing else has come yet
     assert rule.deadline_s(progress(3, 9.0)) is None
-    rule.wait_until(began_s + 10)
+    rule.until_s = began_s + 10
     assert not rule.satisfied(progress(3, 9.0))
     assert rule.deadline_s(progress(3, 9.0)) == began_s + 10
     assert rule.missing(progress(3, 9.0)) == 1

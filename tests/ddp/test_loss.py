@@ -7,7 +7,7 @@ import torch
 from testbed.ddp import BoundedLoss
 from testbed.transport import preset
 from tests.ddp.ranks import (
-    Books,
+    Ledger,
     drawn,
     exchange,
     last,
@@ -51,35 +51,35 @@ def assert_bounded(told):
 
 
 def accounts(rank):
-    """The books of a training; then what a new process's first step pays."""
-    state, books = lossy(rank), Books(SIZES)
+    """The ledger of a training; then what a new process's first step pays."""
+    state, ledger = lossy(rank), Ledger(SIZES)
     missed = 0.0
     for step in range(STEPS):
         gradients = drawn(SIZES, rank, step)
-        books.enter(gradients, exchange(state, gradients, PARAMETERS))
+        ledger.enter(gradients, exchange(state, gradients, PARAMETERS))
         missed += sum(bucket.loss for bucket in last(state).buckets)
     saved = state.state_dict()
-    books.close(state)
+    ledger.close(state)
     state.close()
     resumed = BoundedLoss("dblp", timeout_s=60)
     resumed.load_state_dict(saved)
     again = owed_by(resumed.state_dict())
     none = [torch.zeros(size) for size in SIZES]
     paid = [mean.numpy().copy() for mean in exchange(resumed, none, PARAMETERS)]
-    return books, again, owed_by(resumed.state_dict()), paid, missed
+    return ledger, again, owed_by(resumed.state_dict()), paid, missed
 
 
 def test_what_was_lost_is_owed_and_paid_after_a_checkpoint():
     outcomes = values(launch(accounts, 3))
-    require_paid_or_owed([books for books, *_ in outcomes])
+    require_paid_or_owed([ledger for ledger, *_ in outcomes])
     for index, size in enumerate(SIZES):
-        owed = sum(books.owed.get(index, np.zeros(size)).astype(float) for books, *_ in outcomes)
+        owed = sum(ledger.owed.get(index, np.zeros(size)).astype(float) for ledger, *_ in outcomes)
         np.testing.assert_allclose(3 * outcomes[0][3][index], owed, rtol=1e-5, atol=1e-5)
-    for books, again, later, _, missed in outcomes:
+    for ledger, again, later, _, missed in outcomes:
         assert missed > 0
-        assert books.owed
-        assert books.owed.keys() == again.keys()
-        assert all(np.array_equal(books.owed[slot], again[slot]) for slot in again)
+        assert ledger.owed
+        assert ledger.owed.keys() == again.keys()
+        assert all(np.array_equal(ledger.owed[slot], again[slot]) for slot in again)
         assert later == {}
 
 
@@ -91,7 +91,7 @@ def phases(rank):
         state.critical = step < 4
         exchange(state, drawn(SIZES, rank, step), PARAMETERS)
         most.append(max(bucket.loss for bucket in last(state).buckets))
-    return most, state.state_dict()["owed"]
+    return most, state.state_dict()["residuals"]
 
 
 def test_critical_phases_lose_less_and_a_filling_without_memory_owes_nothing():

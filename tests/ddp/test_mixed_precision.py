@@ -9,7 +9,7 @@ from torch import nn
 
 from testbed.ddp import BoundedLoss, InputError
 from tests.ddp.ranks import (
-    Books,
+    Ledger,
     batch,
     drawn,
     exchange,
@@ -68,25 +68,25 @@ SCALES = (*5 * [2.0**16], *3 * [2.0**15], *4 * [2.0**17])
 
 
 def accounts(rank, filling, collective):
-    """The books, unscaled, and what each step was like."""
-    state, books = lossy(rank, filling=filling, collective=collective), Books(SIZES)
+    """The ledger, unscaled, and what each step was like."""
+    state, ledger = lossy(rank, filling=filling, collective=collective), Ledger(SIZES)
     finite, kept, bounded = [], [], []
     for step, scale in enumerate(SCALES):
         gradients = [scale * each for each in drawn(SIZES, rank, step)]
         wrong = {1: math.nan, 4: math.inf, 9: -math.inf}.get(step)
         if wrong is not None and rank == step % 3:
             gradients[0][rank * 20_000] = wrong
-        before = state.state_dict()["owed"]
+        before = state.state_dict()["residuals"]
         state.scale = scale
         means = exchange(state, gradients, PARAMETERS)
-        after = state.state_dict()["owed"]
+        after = state.state_dict()["residuals"]
         finite.append(all(bool(mean.isfinite().all()) for mean in means))
         bounded.append(all(bool(each.isfinite().all()) for each in after.values()))
         pairs = zip(before.values(), after.values(), strict=False)
         kept.append(before.keys() == after.keys() and all(torch.equal(*pair) for pair in pairs))
         if finite[-1]:
-            books.enter(gradients, means, scale)
-    return books.close(state), finite, kept, bounded
+            ledger.enter(gradients, means, scale)
+    return ledger.close(state), finite, kept, bounded
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_what_is_not_finite_reaches_all_ranks_once_and_debts_stay(filling, colle
         assert all(bounded)
         assert all(kept[step] for step in (1, 4, 9))
     if filling == "error-feedback":
-        require_paid_or_owed([books for books, *_ in outcomes])
-        assert any(books.owed for books, *_ in outcomes)
+        require_paid_or_owed([ledger for ledger, *_ in outcomes])
+        assert any(ledger.owed for ledger, *_ in outcomes)
 
 
 def wrong_scales(_):

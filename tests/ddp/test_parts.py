@@ -3,58 +3,50 @@
 import numpy as np
 import pytest
 
-from testbed.ddp.plan import shard
-from testbed.ddp.residuals import Residual
-from testbed.transport import PayloadLayout
+from testbed.ddp.exchange import shard
+from testbed.ddp.residuals import Residuals
 
-LAYOUT = PayloadLayout([("", 5)], 8)  # chunks of two elements, the last of one
-SECOND = np.array([True, False, True])
-
-
-def given(residual, values, received=None, *, applied=True):
-    """A step; what was sent."""
-    payload = LAYOUT.new_buffer()
-    LAYOUT.floats(payload)[:] = values
-    residual.add_to(payload)
-    sent = LAYOUT.floats(payload).copy()
-    residual.note(payload, received)
-    payload.view("<f4")[:] = np.nan  # the mean comes to its place
-    residual.settle(applied=applied)
-    return list(sent)
+SIZES = {"first": 2, "second": 3}
+SLOTS = (0, 1)
 
 
-def test_a_debt_is_paid_by_a_step_that_is_applied():
-    residual = Residual(LAYOUT)
-    given(residual, [1, 2, 3, 4, 5], SECOND)
-    assert list(residual.values) == [0, 0, 3, 4, 0]
-    for received in (None, ~SECOND):
-        assert given(residual, 5 * [1], received, applied=False) == [1, 1, 4, 5, 1]
-        assert list(residual.values) == [0, 0, 3, 4, 0]
-    assert given(residual, 5 * [1], ~SECOND) == [1, 1, 4, 5, 1]
-    assert list(residual.values) == [1, 1, 0, 0, 1]
-    given(residual, 5 * [1])
-    assert list(residual.values) == 5 * [0]
-    assert given(residual, 5 * [1]) == 5 * [1]
+def made(*lost, scale=1.0):
+    """Residuals after a step that has lost these elements."""
+    residuals = Residuals()
+    assert residuals.slots(SIZES) == SLOTS
+    residuals.replace(np.array(lost, dtype=np.float32), SLOTS, scale)
+    return residuals
+
+
+def paid(residuals, scale=1.0):
+    """What a gradient of zeros, which is scaled so, is made of."""
+    gradient = np.zeros(5, dtype=np.float32)
+    residuals.add_to(gradient, SLOTS, scale)
+    return list(gradient)
+
+
+def test_a_residual_stays_until_a_step_has_delivered_it():
+    residuals = made(0, 0, 3, 4, 0)
+    assert (residuals.holds([0]), residuals.holds([1])) == (False, True)
+    assert paid(residuals) == paid(residuals) == [0, 0, 3, 4, 0]  # nothing was applied meanwhile
+    residuals.replace(np.array([1, 0, 0, 0, 0], dtype=np.float32), SLOTS, 1.0)
+    assert paid(residuals) == [1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 3e38])
-def test_of_what_is_not_finite_nothing_more_is_owed(wrong):
-    residual = Residual(LAYOUT)
-    given(residual, [0, 0, 3, 4, 0], SECOND)
-    given(residual, [0, 0, wrong, 1, 0], SECOND)
-    assert list(residual.values) == [0, 0, 3, 5, 0]
+def test_of_what_is_not_finite_nothing_more_is_kept(wrong):
+    residuals = made(0, 0, 3, 4, 0)
+    residuals.replace(np.array([wrong, 0, wrong, 5, 0], dtype=np.float32), SLOTS, 1.0)
+    assert paid(residuals) == [0, 0, 3, 5, 0]
 
 
-def test_a_debt_follows_the_scale_and_stays_finite():
-    residual = Residual(LAYOUT)
-    given(residual, [0, 0, 3e30, -4, 0], SECOND)
-    before = residual.values.copy()
-    for factor in (2.0**-3, 2.0**3):
-        residual.scale(factor)
-        assert np.array_equal(residual.values, before) == (factor > 1)
-    residual.scale(1e300)
-    assert np.isfinite(residual.values).all()
-    assert np.isfinite(LAYOUT.floats(LAYOUT.new_buffer()) + 1000 * residual.values).all()
+def test_a_residual_follows_the_scale_and_stays_finite():
+    residuals = made(0, 0, 3e30, -4, 0)
+    assert paid(residuals, 2.0**-3) == [0, 0, np.float32(3e30) / 8, -0.5, 0]
+    assert paid(residuals, 2.0**3) == [0, 0, np.float32(3e30) * 8, -32, 0]
+    assert np.isfinite(1000 * np.array(paid(residuals, 1e300), dtype=np.float32)).all()
+    tiny = made(0, 0, 3e30, -4, 0, scale=1e-300)
+    assert np.isfinite(1000 * np.array(paid(tiny), dtype=np.float32)).all()
 
 
 @pytest.mark.parametrize("elements", [1, 99, 100, 101, 1000, 12_345])

@@ -8,8 +8,8 @@ import threading
 
 import numpy as np
 
-from testbed.ddp import BoundedLoss, rounds
-from testbed.ddp.torch_hooks import HOOKS
+from testbed.ddp import BoundedLoss, report
+from testbed.ddp.settings import HOOKS
 from testbed.workload import markers
 from tests.ddp.ranks import launch, model, train, values, weights, wrapped
 
@@ -52,7 +52,7 @@ class Listener:
 
 
 def announced(rank, path, told):
-    os.environ[rounds.ENVIRONMENT] = path
+    os.environ[report.MARKERS] = path
     os.environ["BOUNDED_LOSS"] = json.dumps(told)
     net = model()
     ddp = wrapped(net)
@@ -63,12 +63,14 @@ def announced(rank, path, told):
 
 
 def test_the_variables_are_those_of_the_lab():
-    assert rounds.ENVIRONMENT == markers.ENVIRONMENT
+    assert report.MARKERS == markers.ENVIRONMENT
 
 
 def test_without_a_listener_nothing_is_announced(monkeypatch):
-    monkeypatch.delenv(rounds.ENVIRONMENT, raising=False)
-    assert rounds.announced(0)._socket is None
+    monkeypatch.delenv(report.MARKERS, raising=False)
+    monkeypatch.setattr(report, "_opened", False)
+    _, announcer = report.open_logs(0, int)
+    assert announcer._socket is None
 
 
 def test_steps_over_our_transport_have_legs_once_the_buckets_are_known(tmp_path):
@@ -90,7 +92,7 @@ def with_each_hook(rank, folder):
     """In one process, since DDP takes long to begin: weights by hook, and those without one."""
     found = {}
     for hook in HOOKS:
-        rounds._announcer = None
+        report._opened = False
         told = {"hook": hook, **({"from_step": 3} if hook == "powerSGD" else {})}
         found[hook] = announced(rank, f"{folder}/{hook}", told)
     net = model()
@@ -113,11 +115,11 @@ def test_steps_of_pytorchs_hooks_are_rounds_without_legs(tmp_path):
 
 def test_parts_that_turn_early_do_not_end_the_gather(tmp_path):
     with Listener(tmp_path / "markers") as listener:
-        said = rounds.Rounds(str(tmp_path / "markers"))
+        said = report.Announcer(str(tmp_path / "markers"))
         said.begin(legs=True)
         for _ in range(2):  # the second bucket comes when the first one's leg is over
             said.posted(1)
-            said.turned()
+            said.gathered()
         assert said._leg == "gather"
         said.all_posted()
         assert said._leg == "broadcast"
@@ -131,7 +133,7 @@ def test_parts_that_turn_early_do_not_end_the_gather(tmp_path):
 
 def test_a_listener_that_goes_does_not_end_the_training(tmp_path):
     with Listener(tmp_path / "markers"):
-        said = rounds.Rounds(str(tmp_path / "markers"))
+        said = report.Announcer(str(tmp_path / "markers"))
         said.begin(legs=False)
     said.end()
     said.begin(legs=False)

@@ -1,58 +1,57 @@
 """The environment replaces a script's arguments, and says in one line what it cannot replace."""
 
+import dataclasses
+import inspect
 import json
 import math
-from typing import Any
+import re
 
 import pytest
 
-from testbed.ddp import InputError
-from testbed.ddp.settings import ENVIRONMENT, resolve
+from testbed.ddp import BoundedLoss, InputError
+from testbed.ddp.settings import ENVIRONMENT, Settings
 from testbed.transport import preset
 
-GIVEN: dict[str, Any] = {
-    "collective": "sharded",
-    "mode": "bounded",
-    "filling": "zero",
-    "segmentation": True,
-    **dict.fromkeys(("rate_bps", "port", "interface", "timeout_s", "chunk_bytes")),
-    **dict.fromkeys(("leave_out", "min_ranks", "phase")),
-    "insecure": False,
-    "transfers_in_flight": 4,
-    "queue_bytes": math.inf,
-    "late_share": 0.0,
-}
+PLAIN = Settings(rate_bps=1e6)
 
 
-def chosen(protocol, **given):
-    arguments = {**GIVEN, **given}
-    found, instead = resolve(protocol, arguments)
-    changed = {key for key, value in arguments.items() if getattr(found, key) != value}
-    return found, changed - {"rate_bps"}, instead
+def changed(settings):
+    """The names of options that do not have their defaults."""
+    names = [option.name for option in dataclasses.fields(settings)]
+    return {name for name in names if getattr(settings, name) != getattr(PLAIN, name)}
+
+
+def test_help_shows_and_describes_each_option():
+    names = [option.name for option in dataclasses.fields(Settings)]
+    assert list(inspect.signature(BoundedLoss).parameters) == names
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(BoundedLoss.__init__) or "", re.M)
+    assert described == [*names, "InputError", "PeerLost"]
 
 
 def test_without_the_variable_the_scripts_arguments_count(monkeypatch):
     monkeypatch.delenv(ENVIRONMENT, raising=False)
-    found, changed, instead = chosen("dblp")
-    assert (found.protocol.name, changed, instead) == ("dblp", set(), None)
-    assert (found.protocol.congestion_control, found.free) == ("bbr", True)  # no rate is known
-    assert found.rate_bps == math.inf
+    settings = Settings("dblp")
+    assert (settings.protocol_config.name, settings.make_torch_hook) == ("dblp", None)
+    # No rate is known.
+    assert (settings.protocol_config.congestion_control, settings.default_control) == ("bbr", True)
+    assert settings.link_bps == math.inf
 
 
 def test_arguments_and_settings_of_the_preset_are_replaced(monkeypatch):
-    told = {"protocol": "fixed-low", "tolerance": 0.2, "mode": "reliable", "rate_bps": 1e7}
-    monkeypatch.setenv(ENVIRONMENT, json.dumps(told))
-    found, changed, _ = chosen(preset("dblp", low=0.1), rate_bps=1e6)
-    assert found.protocol == preset("fixed-low", tolerance=0.2)
-    assert (found.mode, found.rate_bps, changed) == ("reliable", 1e7, {"mode"})
+    options = {"protocol": "fixed-low", "tolerance": 0.2, "mode": "reliable", "rate_bps": 1e7}
+    monkeypatch.setenv(ENVIRONMENT, json.dumps(options))
+    settings = Settings(preset("dblp", low=0.1), rate_bps=1e6)
+    assert settings.protocol_config == preset("fixed-low", tolerance=0.2)
+    assert (settings.mode, settings.rate_bps) == ("reliable", 1e7)
+    assert changed(settings) == {"protocol", "mode", "rate_bps"}
 
 
 def test_what_is_not_named_stays(monkeypatch):
     monkeypatch.setenv(ENVIRONMENT, '{"port": 46999}')
     protocol = preset("dblp", low=0.1)
-    found, changed, _ = chosen(protocol, rate_bps=1e6)
-    assert found.protocol is protocol
-    assert (found.port, found.rate_bps, changed) == (46999, 1e6, {"port"})
+    settings = Settings(protocol, rate_bps=1e6)
+    assert settings.protocol_config is protocol
+    assert (settings.port, changed(settings)) == (46999, {"protocol", "port"})
 
 
 @pytest.mark.parametrize(
@@ -74,6 +73,6 @@ def test_what_is_not_named_stays(monkeypatch):
 def test_bad_input_is_one_line(text, says, monkeypatch):
     monkeypatch.setenv(ENVIRONMENT, text)
     with pytest.raises(InputError) as raised:
-        chosen("dblp")
+        Settings("dblp")
     assert str(raised.value).startswith(says)
     assert "\n" not in str(raised.value)

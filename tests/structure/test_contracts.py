@@ -30,7 +30,7 @@ OFFENCES = {
         ("testbed/transport/layout.py", "import torch"),
     ],
     "ddp": [
-        ("testbed/ddp/plan.py", "import pydantic"),
+        ("testbed/ddp/exchange.py", "import pydantic"),
         ("testbed/ddp/endpoint_thread.py", "import testbed.lab.kernel.namespaces"),
     ],
     "transport-layers": [

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from testbed.ddp import bounded_loss, settings, steps, torch_hooks
+from testbed.ddp import BoundedLoss, settings, steps
 from testbed.experiment import json_schema
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
@@ -140,18 +139,17 @@ def test_a_changed_script_is_another_run_and_another_folder_the_same(tmp_path: P
 
 def test_the_names_are_those_of_the_hook() -> None:
     hooks = [torchrun.OURS, *torchrun.HOOKS]
-    assert hooks == [settings.OURS, *torch_hooks.HOOKS]
+    assert hooks == [settings.OURS, *settings.HOOKS]
     assert hooks == list(get_args(TorchrunArm.model_fields["hook"].annotation))
-    arguments = inspect.signature(bounded_loss.BoundedLoss).parameters
-    assert set(torchrun._OF_OURS) - {"protocol"} <= set(settings._ARGUMENTS) <= set(arguments)
+    assert set(torchrun._OF_OURS) <= {field.name for field in dataclasses.fields(BoundedLoss)}
     for name, keys in torchrun.HOOKS.items():
-        assert keys == tuple(torch_hooks.HOOKS[name][1])
+        assert keys == tuple(settings.HOOKS[name][1])
     assert torchrun.HOOK_ENVIRONMENT == settings.ENVIRONMENT
-    assert torchrun.FIRST_WITH_LEGS == steps._KNOWN_AFTER
+    assert torchrun.FIRST_WITH_LEGS == steps.KNOWN_AFTER
     for key, valid in (
         ("mode", get_args(settings.Mode)),
         ("collective", get_args(settings.Collective)),
-        ("filling", settings._FILLINGS),
+        ("filling", get_args(settings.FillingName)),
     ):
         (choice, _) = get_args(TorchrunArm.model_fields[key].annotation)
         assert get_args(choice) == tuple(valid)
@@ -248,20 +246,10 @@ def test_legs_are_free_where_all_arms_have_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["mlt", "per-layer", "plot"])
 def test_a_bound_for_each_layer_is_refused_as_the_hook_does(tmp_path: Path, protocol: str) -> None:
-    others: dict[str, Any] = {
-        **dict.fromkeys(field.name for field in dataclasses.fields(settings.Settings)),
-        "collective": "sharded",
-        "mode": "bounded",
-        "filling": "zero",
-        "late_share": 0,
-        "rate_bps": 1e6,
-        "transfers_in_flight": 1,
-        "protocol": preset(protocol),
-    }
     with pytest.raises(InputError) as of_arm:
         load(tmp_path, arms={"a": {"protocol": protocol}})
     with pytest.raises(InputError) as of_hook:
-        settings.Settings(**others)
+        settings.Settings(preset(protocol), rate_bps=1e6)
     line = str(of_hook.value)
     assert line.startswith(f"protocol {protocol}: it bounds the loss of each layer, ")
     assert str(of_arm.value).endswith(f"mine.yaml: arms.a.{line.replace(' ', ': ', 1)}")

@@ -394,7 +394,9 @@ class HedgeChannel:
         is_server: bool = False,
     ) -> None:
         """Counts datagrams that are no hedges. With a `key` hedges are authenticated."""
-        self._hedge = Hedge(session, counters, written=stream.written_bytes, received=stream.read_bytes)
+        self._hedge = Hedge(
+            session, counters, written=stream.written_bytes, received=stream.read_bytes
+        )
         self._stream = stream
         # Also without a key: UDP's own 16 bits miss some accidents, and one breaks the stream.
         self._keyed = Keyed(key, _SIDES, is_server=is_server)
