@@ -4,7 +4,6 @@ With `min_ranks`, rank 0 keeps in the store what an exchange is like, so a rank 
 join it again. It waits until rank 0's script lets it in between two steps.
 """
 
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from testbed.ddp.endpoint_thread import SERVER, EndpointThread, WorkerThread, name_of
 from testbed.ddp.owner import OwnerThread
-from testbed.ddp.places import Identity, Places, own_address
+from testbed.ddp.places import Identity, on_one_machine, own_address
 from testbed.ddp.rendezvous import Rendezvous
 from testbed.ddp.settings import Collective, Settings, difference
 from testbed.shared.input_error import InputError
@@ -40,10 +39,6 @@ class Bucket:
     dtype: str
     slots: tuple[int, ...]  # its parameters' numbers, in order
 
-    def facts(self) -> dict[str, Any]:
-        """Returns it for comparison with other ranks."""
-        return asdict(self) | {"slots": list(self.slots)}
-
 
 # A step's buckets, in the order in which they come.
 Plan = tuple[Bucket, ...]
@@ -65,27 +60,14 @@ def shard(elements: int, place: int, count: int, chunk_bytes: int) -> slice:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a rank must know to take part in an exchange; equal on all ranks, but for the keys."""
+    """What a rank must know to take part in an exchange; equal on all ranks."""
 
-    places: Places
+    addresses: list[str]  # by rank
+    chunk_bytes: int
     session: int
     control_ports: list[int]  # by rank
     data_ports: list[int]  # the first one of each rank
     plan: Plan
-
-    def facts(self, settings: Settings) -> dict[str, Any]:
-        """Returns it for a rank that returns, beside what must be equal on all ranks."""
-        identity = self.places.identity
-        return {
-            "terms": settings.terms(),
-            "addresses": self.places.addresses,
-            "certificates": None if identity is None else identity.certificates(),
-            "chunk_bytes": self.places.chunk_bytes,
-            "session": self.session,
-            "control_ports": self.control_ports,
-            "data_ports": self.data_ports,
-            "plan": [bucket.facts() for bucket in self.plan],
-        }
 
     def require_same(self, plan: Plan) -> None:
         """InputError where a rank that returns has other buckets."""
@@ -106,6 +88,7 @@ class Exchange:
         settings: Settings,
         rendezvous: Rendezvous,
         opening: Opening,
+        identity: Identity | None,
         *,
         on_gathered: Callable[[], None],
         on_failure: Callable[[int, Exception], None],
@@ -115,10 +98,10 @@ class Exchange:
         self._settings = settings
         self._rendezvous = rendezvous
         self._opening = opening
+        self._identity = identity  # None without keys
         self._owners = owners(settings.collective, rendezvous.world)
         self._on_gathered = on_gathered
         self._on_failure = on_failure
-        self._tickets: set[str] = set()  # of ranks that return, whose certificates are trusted
         self._threads: dict[int, EndpointThread] = {}
         for place, owner in enumerate(self._owners):
             spans = (self._span(index, place) for index in range(len(self.plan)))
@@ -128,7 +111,7 @@ class Exchange:
                 if span.stop > span.start
             ]
             if tensors:
-                layout = PayloadLayout(tensors, opening.places.chunk_bytes)
+                layout = PayloadLayout(tensors, opening.chunk_bytes)
                 self._threads[place] = self._end(owner, layout)
         owned = (thread for thread in self._threads.values() if isinstance(thread, OwnerThread))
         self._own = next(owned, None)  # the end at which this rank averages, if it does
@@ -136,31 +119,30 @@ class Exchange:
     def _end(self, owner: int, layout: PayloadLayout) -> EndpointThread:
         """Makes this rank's end with one owner."""
         settings, rendezvous, opening = self._settings, self._rendezvous, self._opening
-        places, world = opening.places, rendezvous.world
+        addresses, world, identity = opening.addresses, rendezvous.world, self._identity
         is_owner = owner == rendezvous.rank
         others = [rank for rank in range(world) if rank != owner]
-        keys = places.identity
         in_flight = settings.transfers_in_flight
         if settings.late_share:
             in_flight = min(max(in_flight, _STEPS_AHEAD * len(layout.each)), _MOST_AHEAD)
         config = EndpointConfig(
             session=(opening.session + owner) & U32_MAX,
             name=SERVER if is_owner else name_of(rendezvous.rank),
-            bind_address=places.addresses[rendezvous.rank],
+            bind_address=addresses[rendezvous.rank],
             peers=(
-                {name_of(rank): places.addresses[rank] for rank in others}
+                {name_of(rank): addresses[rank] for rank in others}
                 if is_owner
-                else {SERVER: places.addresses[owner]}
+                else {SERVER: addresses[owner]}
             ),
             is_server=is_owner,
-            protocol=settings.protocol_between(one_machine=places.one_machine),
+            protocol=settings.protocol_between(one_machine=on_one_machine(addresses)),
             layout=layout,
             tensor_by_tensor=True,
             rate_bps=settings.link_bps / len(others),
             queue_bytes=settings.queue_bytes / len(others),
             control_port=opening.control_ports[owner],
             data_port=opening.data_ports[owner] if is_owner else 0,
-            credentials=None if keys is None else keys.credentials(owner, world),
+            credentials=None if identity is None else identity.credentials(owner, world),
             insecure=settings.insecure,
             segmentation=settings.segmentation,
             seed=rendezvous.rank,
@@ -197,11 +179,12 @@ class Exchange:
         for thread in self._threads.values():
             thread.start()
         if self._settings.min_ranks is not None and self._own is not None:
-            self._rendezvous.leave(_OPENING, self._opening.facts(self._settings))
+            facts = {"terms": self._settings.terms(), "opening": asdict(self._opening)}
+            self._rendezvous.leave(_OPENING, {**facts, "keys": self._identity is not None})
 
     def _span(self, index: int, place: int) -> slice:
         """Returns the part of a bucket that one owner averages."""
-        elements, chunk_bytes = self.plan[index].elements, self._opening.places.chunk_bytes
+        elements, chunk_bytes = self.plan[index].elements, self._opening.chunk_bytes
         return shard(elements, place, len(self._owners), chunk_bytes)
 
     def spans(self, index: int) -> Iterator[tuple[EndpointThread, slice]]:
@@ -228,42 +211,26 @@ class Exchange:
     @property
     def returning(self) -> frozenset[int]:
         """Ranks that were lost and have joined rank 0 again; empty on other ranks."""
-        if self._settings.min_ranks is None or self._own is None:
-            return frozenset()
-        for rank in self._own.lost if self._opening.places.identity is not None else ():
-            request = self._rendezvous.find(f"asks/{rank}")
-            if request is not None and request["ticket"] not in self._tickets:
-                self._own.trust(request["certificates"][name_of(rank)])
-                self._tickets.add(request["ticket"])
-                self._rendezvous.leave(f"trusted/{rank}/{request['ticket']}", True)
-        return self._own.returning
+        return frozenset() if self._own is None else self._own.returning
 
     def readmit(self, step: int, note: str) -> None:
-        """Lets them take part from this step on, which is the next; InputError for nobody."""
-        ranks = self._own.returning if self._own is not None else frozenset()
-        if self._own is None or not ranks:
-            raise InputError("readmit: no rank is returning; valid: where `returning` names one")
+        """Lets those that are `returning` take part from this step on, which is the next."""
+        assert self._own is not None
+        ranks = self._own.returning
         admission = {"part": self._own.readmit(ranks), "step": step, "note": note}
         for rank in ranks:
-            ticket = self._rendezvous.find(f"asks/{rank}")["ticket"]
-            self._rendezvous.leave(f"admitted/{rank}/{ticket}", admission)
+            self._rendezvous.leave(f"admitted/{rank}", admission)
 
     def rejoin(self, failure: Callable[[], Exception | None]) -> tuple[int, str]:
         """Joins as a rank that returns; returns the step from which it takes part, and the note.
 
         PeerLost where rank 0 lets nobody in; raises `failure()` once there is one.
         """
-        # A ticket tells this return from another one of the same rank.
-        rendezvous, ticket = self._rendezvous, secrets.token_hex(8)
-        identity = self._opening.places.identity
-        certificates = None if identity is None else identity.certificates()
-        request = {"ticket": ticket, "certificates": certificates}
-        rendezvous.leave(f"asks/{rendezvous.rank}", request)
-        reason = f"it has let nobody in for {rendezvous.timeout_s:g} s"
-        if identity is not None:
-            _await(rendezvous, f"trusted/{rendezvous.rank}/{ticket}", reason, failure)
+        key = f"admitted/{self._rendezvous.rank}"
+        before = self._rendezvous.find(key)  # where this rank has returned once already
         self.start()
-        admission = _await(rendezvous, f"admitted/{rendezvous.rank}/{ticket}", reason, failure)
+        reason = f"it has let nobody in for {self._rendezvous.timeout_s:g} s"
+        admission = _await(self._rendezvous, key, reason, before, failure)
         for thread in self._threads.values():
             thread.next_number = admission["part"]
         return admission["step"], str(admission["note"])
@@ -273,17 +240,18 @@ def _await(
     rendezvous: Rendezvous,
     key: str,
     reason: str,
+    before: Any = None,
     failure: Callable[[], Exception | None] = lambda: None,
 ) -> Any:
-    """Returns what rank 0 leaves there; PeerLost where it does not in time."""
+    """Returns what rank 0 leaves there, after `before`; PeerLost where it does not in time."""
     until_s = time.monotonic() + rendezvous.timeout_s
-    while (answer := rendezvous.find(key)) is None:
+    while (message := rendezvous.find(key)) == before:
         if (failed := failure()) is not None:
             raise failed
         if time.monotonic() >= until_s:
             raise PeerLost("rank 0", reason)
         time.sleep(_POLL_S)
-    return answer
+    return message
 
 
 def opening_of_others(settings: Settings, rendezvous: Rendezvous) -> Opening:
@@ -291,7 +259,17 @@ def opening_of_others(settings: Settings, rendezvous: Rendezvous) -> Opening:
     facts = _await(rendezvous, _OPENING, "it keeps no place for ranks that return")
     if (differs := difference([facts["terms"], settings.terms()])) is not None:
         raise InputError(differs.replace("rank 1", "the rank that returns"))
-    addresses, rank, own = facts["addresses"], rendezvous.rank, own_address(settings.interface)
+    if facts["keys"]:
+        raise InputError(
+            "returns: the others know no key of a rank that returns; valid: ranks of one machine, "
+            "or insecure=True on all of them where nobody else is on the network"
+        )
+    plan = tuple(
+        Bucket(bucket["elements"], bucket["dtype"], tuple(bucket["slots"]))
+        for bucket in facts["opening"].pop("plan")
+    )
+    opening = Opening(**facts["opening"], plan=plan)
+    addresses, rank, own = opening.addresses, rendezvous.rank, own_address(settings.interface)
     if not 0 < rank < len(addresses):
         raise InputError(f"returns: rank {rank}; valid: 1 to {len(addresses) - 1}")
     if own != addresses[rank]:
@@ -300,19 +278,4 @@ def opening_of_others(settings: Settings, rendezvous: Rendezvous) -> Opening:
             "valid: the same address"
         )
     rendezvous.world = len(addresses)
-    identity = None
-    if facts["certificates"] is not None:
-        identity = Identity(rank)
-        identity.make_keys()
-        identity.meet([facts["certificates"]])
-    plan = [
-        Bucket(bucket["elements"], bucket["dtype"], tuple(bucket["slots"]))
-        for bucket in facts["plan"]
-    ]
-    return Opening(
-        Places(addresses, facts["session"], identity, facts["chunk_bytes"]),
-        facts["session"],
-        facts["control_ports"],
-        facts["data_ports"],
-        tuple(plan),
-    )
+    return opening

@@ -107,7 +107,6 @@ class OwnerThread(EndpointThread):
         self._min_ranks = min_ranks
         self._lateness = Lateness(late_share)
         self._rules: dict[tuple[int, int], UntilLate] = {}  # by part and rank, of gathers
-        self._credentials = config.credentials
         self._lost: dict[str, str] = {}
         self.returning: frozenset[int] = frozenset()  # joined again, and not taking part yet
         self._readmitted: deque[tuple[int, int]] = deque()  # from which part on, and which rank
@@ -137,11 +136,6 @@ class OwnerThread(EndpointThread):
         """Returns the other ranks that are not lost, with their names."""
         others = ((rank, name_of(rank)) for rank in range(self._world) if rank != self.owner)
         return [(rank, peer) for rank, peer in others if peer not in self._lost]
-
-    def trust(self, certificate: str) -> None:
-        """Lets in a rank that returns with a new key; a PEM text."""
-        if self._credentials is not None:
-            self._credentials.trust(certificate)
 
     def readmit(self, ranks: Iterable[int]) -> int:
         """These take part from the next part that is posted on; returns its number."""

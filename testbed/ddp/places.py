@@ -86,11 +86,6 @@ class Places:
     identity: Identity | None  # None where no address is beyond this machine, or `insecure`
     chunk_bytes: int  # what a datagram carries on all paths
 
-    @property
-    def one_machine(self) -> bool:
-        """Whether all ranks are on this machine."""
-        return all(map(is_loopback, self.addresses))
-
 
 def find(settings: Settings, rendezvous: Rendezvous) -> Places:
     """Meets all ranks; InputError, the same line on all, where they differ or one cannot."""
@@ -105,7 +100,7 @@ def find(settings: Settings, rendezvous: Rendezvous) -> Places:
         raise InputError(differs)
     addresses = [rank["address"] for rank in ranks]
     require_reachable(addresses)
-    one_machine = all(map(is_loopback, addresses))
+    one_machine = on_one_machine(addresses)
     if settings.protocol_config.carrier == "tcp" and not (one_machine or settings.insecure):
         raise InputError(
             "the protocol tcp sends gradients that anybody on the way could change; valid: another "
@@ -208,6 +203,10 @@ def _address_of(interface: str) -> str:
 
 def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
+
+
+def on_one_machine(addresses: list[str]) -> bool:
+    return all(map(is_loopback, addresses))
 
 
 def require_reachable(addresses: list[str]) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -192,7 +192,9 @@ class Steps(Settings):
         self._opened += 1
         session = (self._places.session + self._opened * self._rendezvous.world) & U32_MAX
         ports = find_ports(self, self._rendezvous, self._places.addresses, session)
-        self._exchange = self._exchange_of(Opening(self._places, session, *ports, self._plan))
+        addresses, chunk_bytes = self._places.addresses, self._places.chunk_bytes
+        opening = Opening(addresses, chunk_bytes, session, *ports, self._plan)
+        self._exchange = self._exchange_of(opening)
         self._exchange.start()
 
     def _exchange_of(self, opening: Opening) -> Exchange:
@@ -200,6 +202,7 @@ class Steps(Settings):
             self,
             self._rendezvous,
             opening,
+            None if self._places is None else self._places.identity,
             on_gathered=self._announcer.gathered,
             on_failure=lambda owner, error: self._fail(error, owner),
         )
@@ -256,7 +259,7 @@ class Steps(Settings):
 
     def _average_completely(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
         """Averages through the process group, in the order of ranks, as the exchange does."""
-        self._require_equal(f"step {self._step}, bucket {taken.index}", self._seen[-1].facts())
+        self._require_equal(f"step {self._step}, bucket {taken.index}", asdict(self._seen[-1]))
         world = self._rendezvous.world
         # In blocks: the memory for all ranks' gradients does not grow with the bucket.
         for block in torch.from_numpy(values).split(_GATHERED // world or 1):
@@ -357,9 +360,9 @@ class Steps(Settings):
         `note` is what their `come_back` returns, such as where they find the parameters as they are
         now. InputError where nobody is returning.
         """
-        if self._exchange is None or self.min_ranks is None or self._rendezvous.rank:
+        if self._exchange is None or not self.returning:
             raise InputError(
-                "readmit: valid at rank 0, with min_ranks, after the first three steps"
+                "readmit: no rank is returning; valid: at rank 0, where `returning` names one"
             )
         self._exchange.readmit(self._step, note)
 
@@ -376,7 +379,6 @@ class Steps(Settings):
                     f"come_back: valid once, after {KNOWN_AFTER} steps of a rank that returns"
                 )
             self._opening.require_same(self._plan)
-            self._places = self._opening.places
             atexit.register(self.close)
             self._exchange = self._exchange_of(self._opening)
             self._step, note = self._exchange.rejoin(lambda: self._failure)

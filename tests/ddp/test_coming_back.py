@@ -1,8 +1,11 @@
 """A rank that was killed is started again, takes the parameters from a peer, and goes on."""
 
+import copy
 import os
 import queue
 import time
+from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from testbed.ddp import BoundedLoss, InputError, Return, places
-from testbed.ddp.exchange import Bucket, Opening
-from testbed.ddp.places import Places
+from testbed.ddp import BoundedLoss, InputError, Return
+from testbed.ddp.exchange import Bucket, Opening, opening_of_others
+from testbed.ddp.settings import Settings
 from tests.ddp.ranks import _CONTEXT, _child, die, last, model, train, weights, wrapped
 
 SETTINGS: Any = {"collective": "server", "min_ranks": 2, "timeout_s": 60}
@@ -26,15 +29,8 @@ def trained_by():
     return ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3, momentum=0.9)
 
 
-def pretend_machines(keys):
-    """With keys, as if the ranks were on several machines."""
-    if keys:
-        places.is_loopback = lambda address: False
-
-
-def staying(rank, folder, port, keys):
+def staying(rank, folder, port):
     """Rank 2 is killed. Rank 0 lets it in again, and says where the parameters are."""
-    pretend_machines(keys)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     ddp, optimiser = trained_by()
     state = BoundedLoss("dblp", **SETTINGS)
@@ -59,9 +55,8 @@ def staying(rank, folder, port, keys):
     return weights(ddp), lost
 
 
-def coming(port, keys, results):
+def coming(port, results):
     """Rank 2 again, as a process of its own."""
-    pretend_machines(keys)
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
@@ -83,13 +78,10 @@ def coming(port, keys, results):
     results.put((2, (weights(ddp), alone, report.carried_by, report.step == end - 1)))
 
 
-@pytest.mark.parametrize(
-    "keys", [pytest.param(False, marks=pytest.mark.long), True], ids=["no keys", "keys"]
-)
-def test_a_killed_rank_comes_back_and_all_end_with_the_same_bits(tmp_path, keys):
+def test_a_killed_rank_comes_back_and_all_end_with_the_same_bits(tmp_path):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     results = _CONTEXT.Queue()
-    more = {"folder": tmp_path, "port": store.port, "keys": keys}
+    more = {"folder": tmp_path, "port": store.port}
     ranks = [
         _CONTEXT.Process(target=_child, args=(staying, rank, 3, store.port, results, more))
         for rank in range(3)
@@ -99,7 +91,7 @@ def test_a_killed_rank_comes_back_and_all_end_with_the_same_bits(tmp_path, keys)
     try:
         ranks[2].join(60)
         assert ranks[2].exitcode not in (None, 0)
-        ranks.append(_CONTEXT.Process(target=coming, args=(store.port, keys, results)))
+        ranks.append(_CONTEXT.Process(target=coming, args=(store.port, results)))
         ranks[-1].start()
         told = dict(results.get(timeout=100) for _ in range(3))
     except queue.Empty:
@@ -125,9 +117,30 @@ def test_a_rank_returns_where_the_others_can_do_without_it():
         BoundedLoss("dblp", rate_bps=1e6, returns=Return(2, dist.HashStore()))
 
 
+OPENING = Opening(["127.0.0.1"] * 3, 1440, 1, [], [], (Bucket(5, "torch.float32", (0,)),))
+
+
+def opening_for(rank, **changes):
+    """The others' opening as a rank finds it, or what is wrong with these changes."""
+    settings = Settings("dblp", interface="lo", **SETTINGS)
+    facts = {"terms": settings.terms(), "keys": False, "opening": asdict(OPENING)} | changes
+    rendezvous: Any = SimpleNamespace(rank=rank, timeout_s=1, find=lambda key: copy.deepcopy(facts))
+    try:
+        return opening_of_others(settings, rendezvous)
+    except InputError as error:
+        return str(error)
+
+
+def test_a_rank_that_does_not_fit_is_refused_in_one_line():
+    assert opening_for(2) == OPENING
+    assert opening_for(3) == "returns: rank 3; valid: 1 to 2"
+    assert opening_for(1, keys=True).startswith("returns: the others know no key of a rank that")
+    other = asdict(OPENING) | {"addresses": 3 * ["127.0.0.2"]}
+    assert opening_for(1, opening=other).startswith("returns: rank 1 was at 127.0.0.2 and is at")
+    assert opening_for(1, terms={"mode": "local"}).startswith("mode is 'bounded' on the rank that")
+
+
 def test_another_model_does_not_fit():
-    buckets = (Bucket(5, "torch.float32", (0,)),)
-    opening = Opening(Places([], 1, None, 400), 1, [], [], buckets)
-    opening.require_same((Bucket(5, "torch.float32", (0,)),))
+    OPENING.require_same((Bucket(5, "torch.float32", (0,)),))
     with pytest.raises(InputError, match=r"that returns are \[6\], and the others' \[5\]; valid"):
-        opening.require_same((Bucket(6, "torch.float32", (0,)),))
+        OPENING.require_same((Bucket(6, "torch.float32", (0,)),))
