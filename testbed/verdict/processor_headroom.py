@@ -23,9 +23,9 @@ from testbed.verdict.gate import Finding, worst
 # or a machine that is asleep. What runs on that processor stood still then, too, and no counter of
 # the scheduler says so. Seen on 2 cores of a virtual machine: up to 0.9 ms idle, up to 8 ms beside
 # other programs, 35 to 45 ms while another lab's namespaces were removed.
-LOOK_EVERY_S = 0.004
-# A look costs about 50 microseconds: with more processors each is looked at less often.
-_MOST_LOOKS_PER_S = 500
+_READ_EVERY_S = 0.004
+# A reading costs about 50 microseconds: with more processors the clock is read less often on each.
+_MOST_READINGS_PER_S = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class Stall:
 
     Attributes:
         processor: its number.
-        longest_s: beyond the rhythm of the looks.
+        longest_s: beyond the rhythm of the readings.
         at_s: when it began, after the begin of the watch.
-        looks: how often the clock was looked at.
+        looks: how often the clock was read.
         real_time: whether the watch had real-time priority; without it, other programs may have
             kept it waiting.
     """
@@ -49,51 +49,51 @@ class Stall:
 
 
 class CoreTicks:
-    """Looks at the clock on every processor, from `start` until `finish`."""
+    """Reads the clock on every processor, from `start` until `finish`."""
 
     def start(self) -> CoreTicks:
         self._began_s = now_s()
         self._done = False
         self._stalls: dict[int, Stall] = {}
         processors = sorted(os.sched_getaffinity(0))
-        self._every_s = max(LOOK_EVERY_S, len(processors) / _MOST_LOOKS_PER_S)
+        self._every_s = max(_READ_EVERY_S, len(processors) / _MOST_READINGS_PER_S)
         self._threads = [
-            threading.Thread(target=self._look, args=(each,), daemon=True) for each in processors
+            threading.Thread(target=self._watch, args=(processor,), daemon=True)
+            for processor in processors
         ]
         for thread in self._threads:
             thread.start()
         return self
 
     def finish(self) -> list[Stall]:
-        """Stop looking; returns what was seen, by processor."""
         self._done = True
         for thread in self._threads:
             thread.join()
-        return [self._stalls[stall] for stall in sorted(self._stalls)]
+        return [self._stalls[processor] for processor in sorted(self._stalls)]
 
-    def _look(self, processor: int) -> None:
+    def _watch(self, processor: int) -> None:
         number = threading.get_native_id()
         try:
             os.sched_setaffinity(number, {processor})
         except OSError:  # taken away meanwhile: then there is nothing to see of it
             return
         real_time = prefer(number)
-        every_s, longest_s, at_s, looks = self._every_s, 0.0, 0.0, 0
+        every_s, longest_s, at_s, readings = self._every_s, 0.0, 0.0, 0
         last_s = now_s()
         while not self._done:
             time.sleep(every_s)  # cheaper than waiting for an event
-            look_s = now_s()
-            if look_s - last_s - every_s > longest_s:
-                longest_s, at_s = look_s - last_s - every_s, last_s - self._began_s
-            last_s = look_s
-            looks += 1
+            read_s = now_s()
+            if read_s - last_s - every_s > longest_s:
+                longest_s, at_s = read_s - last_s - every_s, last_s - self._began_s
+            last_s = read_s
+            readings += 1
         self._stalls[processor] = Stall(
-            processor=processor, longest_s=longest_s, at_s=at_s, looks=looks, real_time=real_time
+            processor=processor, longest_s=longest_s, at_s=at_s, looks=readings, real_time=real_time
         )
 
 
 def prefer(thread: int) -> bool:
-    """Give a thread real-time priority, or the best that is allowed; returns whether it has it."""
+    """Give a thread real-time priority, or the best that is allowed; return if it has the first."""
     if run_at_once(thread):
         return True
     with suppress(OSError):
@@ -102,7 +102,7 @@ def prefer(thread: int) -> bool:
 
 
 def now_s() -> float:
-    """Seconds of a clock that goes on while the machine sleeps."""
+    """Read a clock that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -149,11 +149,11 @@ class WaitWatch:
         return self
 
     def finish(self) -> tuple[dict[str, Wait | None], float]:
-        """Stop; returns the worst second of each process, and the longest between two readings."""
+        """Stop; return the worst second of each process, and the longest between two readings."""
         self._done.set()
         self._thread.join()
-        known = {name: self._worst[name] if last else None for name, last in self._last.items()}
-        return known, self._longest_window_s
+        waits = {name: self._worst[name] if last else None for name, last in self._last.items()}
+        return waits, self._longest_window_s
 
     def _watch(self) -> None:
         prefer(threading.get_native_id())
@@ -181,14 +181,14 @@ class WaitWatch:
 
 
 def run_delays(pid: int) -> dict[int, tuple[float, int]]:
-    """Thread -> seconds that it was ready and did not run, and how often it began to run."""
-    found = {}
+    """Read of each thread the seconds that it was ready and did not run, and how often it ran."""
+    delays = {}
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError, ValueError):
                 _, waited, runs = (entry / "schedstat").read_text().split()
-                found[int(entry.name)] = int(waited) * _NANO, int(runs)
-    return found
+                delays[int(entry.name)] = int(waited) * _NANO, int(runs)
+    return delays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class Watch:
         self._processes = processes
 
     def start(self) -> Watch:
-        self._before = self._look()
+        self._before = self._read()
         self._waits = WaitWatch(self._processes).start()
         self._cores = CoreTicks().start()
         return self
@@ -241,7 +241,7 @@ class Watch:
         waited, longest_window_s = self._waits.finish()
         stalls = self._cores.finish()
         began_s, ticks_before, own_before, pressure_before_us = self._before
-        ended_s, ticks, own, pressure_us = self._look()
+        ended_s, ticks, own, pressure_us = self._read()
         gained = ticks.since(ticks_before)
         pressure = None
         if pressure_before_us is not None and pressure_us is not None:
@@ -255,13 +255,13 @@ class Watch:
             pressure=pressure,
         )
 
-    def _look(self) -> tuple[float, process_status.MachineTicks, int, float | None]:
+    def _read(self) -> tuple[float, process_status.MachineTicks, int, float | None]:
         own = sum(process_status.ticks_of_all().values())
         return time.monotonic(), process_status.machine_ticks(), own, _pressure_us()
 
 
 def _pressure_us() -> float | None:
-    """Microseconds that some task waited for a processor, since the machine began."""
+    """Read how many microseconds some task has waited for a processor since the machine began."""
     with suppress(OSError, ValueError, IndexError):
         first = Path("/proc/pressure/cpu").read_text().splitlines()[0]
         return float(first.split("total=")[1])
@@ -315,9 +315,9 @@ def _when(what: str, at_s: float) -> str:
 _PART_EVERY_S = 0.01
 ALL = "the supervisor or the whole sandbox"
 SHARE_OF_ROUND = 4  # a pause of less than a quarter of a round hardly changes what is measured
-# A part that has not run since the last look stands still in one of these states. One that sleeps
-# waits for work, unless frames wait in its packet sockets. Looks that lie farther apart mean that
-# the whole sandbox stood still, or the machine.
+# A part that has not run since the last reading stands still in one of these states. One that
+# sleeps waits for work, unless frames wait in its packet sockets. Readings that lie farther apart
+# mean that the whole sandbox stood still, or the machine.
 _STATES = {
     b"T": "stopped",
     b"t": "stopped by a debugger",
@@ -336,7 +336,7 @@ class Standstill:
 
     Attributes:
         part: its name.
-        longest_s: how long, within the 10 ms between two looks; None: it could not be watched.
+        longest_s: how long, within the 10 ms between two readings; None: it could not be watched.
         at_s: when it began (CLOCK_MONOTONIC).
         state: what it was in, in words.
     """
@@ -348,8 +348,6 @@ class Standstill:
 
 
 class _Part:
-    """One process, as the looks see it."""
-
     def __init__(self, name: str, pid: int) -> None:
         self.longest = Standstill(part=name)
         self._ran = b""
@@ -365,19 +363,17 @@ class _Part:
         with suppress(OSError):  # this user may not look into it
             self._sockets += sockets_of(pid, socket.AF_PACKET)
 
-    def look(self, now_s: float) -> None:
-        """Judge the time since the look before; one that has ended stands still no more."""
+    def read(self, now_s: float) -> None:
+        """Judge the time since the reading before; one that has ended stands still no more."""
         if not self._files:
             return
         try:
             ran = os.pread(self._files[0], _LONGEST_BYTES, 0)
-            if ran != self._ran:
-                self._ran, self._since = ran, None
-                return
-            state = self._state()
+            state = self._state() if ran == self._ran else None
         except (OSError, IndexError):
             self.close()
             return
+        self._ran = ran
         if state is None:
             self._since = None
             return
@@ -387,9 +383,11 @@ class _Part:
             self.longest = Standstill(part=part, longest_s=lasted_s, at_s=since_s, state=state)
 
     def _state(self) -> str | None:
-        """Why it does not run, in words; None: it has nothing to do, or has ended."""
+        """Say why it does not run; None: it has nothing to do, or has ended."""
         state = process_status.read_again(self._files[1])[1][STATE]
-        if state == b"S" and any(map(_holds_frames, self._sockets)):
+        if state == b"S" and any(
+            any(frames.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4)) for frames in self._sockets
+        ):
             return _FROZEN
         return _STATES.get(state)
 
@@ -400,12 +398,8 @@ class _Part:
             self._sockets.pop().close()
 
 
-def _holds_frames(opened: socket.socket) -> bool:
-    return any(opened.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4))
-
-
 class StandstillWatch:
-    """Looks whether parts stand still, from `start` until `finish`."""
+    """Watches whether parts stand still, from `start` until `finish`."""
 
     def __init__(self, parts: Mapping[str, int]) -> None:
         self._processes = dict(parts)
@@ -419,7 +413,7 @@ class StandstillWatch:
         return self
 
     def finish(self) -> list[Standstill]:
-        """Stop looking; returns the longest standstill of each part."""
+        """Stop; return the longest standstill of each part."""
         self._done = True
         self._thread.join()
         for part in self._parts:
@@ -434,37 +428,36 @@ class StandstillWatch:
         last_s = now_s()
         while not self._done:
             time.sleep(_PART_EVERY_S)
-            look_s, at_s = now_s(), time.monotonic()
-            gap_s = look_s - last_s - _PART_EVERY_S
+            read_s, at_s = now_s(), time.monotonic()
+            gap_s = read_s - last_s - _PART_EVERY_S
             if gap_s > (self._all.longest_s or 0.0):
                 self._all = Standstill(part=ALL, longest_s=gap_s, at_s=at_s - gap_s)
-            last_s = look_s
+            last_s = read_s
             for part in self._parts:
-                part.look(at_s)
+                part.read(at_s)
 
 
 def standstill(
     standstills: Sequence[Standstill], rounds: Rounds, limits: Mapping[str, Any]
 ) -> Finding:
-    """The longest standstill; a quarter of the median round passes if that is more."""
+    # A quarter of the median round passes if that is more.
     lengths_s = [one["ended_s"] - one["began_s"] for one in rounds if "began_s" in one]
     median_s = statistics.median(lengths_s) if lengths_s else 0.0
     limit_s = max(limits["standstill_s"], median_s / SHARE_OF_ROUND)
-    lost = [one.part for one in standstills if one.longest_s is None]
+    lost = [part.part for part in standstills if part.longest_s is None]
     missing = f"no scheduling statistics of {', '.join(lost)}" if lost else ""
-    known = [(it.longest_s, _place(it, rounds)) for it in standstills if it.longest_s is not None]
-    if not known:
+    lengths = [
+        (part.longest_s, f"{part.part} {part.state}".strip() + in_round(part.at_s, rounds))
+        for part in standstills
+        if part.longest_s is not None
+    ]
+    if not lengths:
         return Finding(limit=limit_s, missing=missing or "no process was watched")
-    value, where = worst(known)
+    value, where = worst(lengths)
     return Finding(value=value, limit=limit_s, where=where, missing=missing)
 
 
-def _place(standstill: Standstill, rounds: Rounds) -> str:
-    words = " ".join(filter(None, (standstill.part, standstill.state)))
-    return words + in_round(standstill.at_s, rounds)
-
-
 def in_round(at_s: float, rounds: Rounds) -> str:
-    """The round that goes on at a time, or is the next, in words; empty where there is none."""
-    found = next((each["round"] for each in rounds if each["ended_s"] > at_s), None)
-    return "" if found is None else f" in round {found}"
+    """Name the round that goes on at a time, or is the next; empty where there is none."""
+    number = next((one["round"] for one in rounds if one["ended_s"] > at_s), None)
+    return "" if number is None else f" in round {number}"
