@@ -18,15 +18,14 @@ from testbed.verdict.link_changes import LinkChanges
 FILE = "delay.json"  # written as the training ends
 # In all but one of a million cases a mean of chance values is less than so many deviations off.
 _CHANCE_DEVIATIONS = 4.9
-# What a queue has sent needs less to come to the relay.
-_ON_THEIR_WAY_S = 0.1
+
 _NO_DELAY = "no link has a delay, a jitter or a loss"
 
 
-def relay_lateness(directory: Path, network: LabInfo, changes: LinkChanges) -> Finding:
-    record, without = _of_relay(directory, network, changes)
-    if without is not None:
-        return without
+def relay_lateness(directory: Path, network: LabInfo) -> Finding:
+    record, finding = _of_relay(directory, network)
+    if finding is not None:
+        return finding
     stretch = record["worst"]
     return Finding(
         value=stretch["late_p99_s"],
@@ -35,21 +34,19 @@ def relay_lateness(directory: Path, network: LabInfo, changes: LinkChanges) -> F
     )
 
 
-def latest_frame(directory: Path, network: LabInfo, changes: LinkChanges) -> Finding:
-    record, without = _of_relay(directory, network, changes)
-    if without is not None:
-        return without
+def latest_frame(directory: Path, network: LabInfo) -> Finding:
+    record, finding = _of_relay(directory, network)
+    if finding is not None:
+        return finding
     value_s = max(record["late_max_s"], record["early_max_s"])
     return Finding(value=value_s, note=f"scheduled as {record['scheduling']}")
 
 
-def _of_relay(
-    directory: Path, network: LabInfo, changes: LinkChanges
-) -> tuple[Mapping[str, Any], Finding | None]:
-    """What a relay noted; or why it noted nothing."""
-    record, without = _record(directory, network)
-    if without is not None:
-        return record, without
+def _of_relay(directory: Path, network: LabInfo) -> tuple[Mapping[str, Any], Finding | None]:
+    """Read what a relay noted; else find why it noted nothing."""
+    record, finding = _record(directory, network)
+    if finding is not None:
+        return record, finding
     if record["by"] != "relay":
         order = "" if record["in_order"] else "; frames may overtake each other (in_order is false)"
         why = f"the kernel's netem delays the links, and does not say how late it is{order}"
@@ -59,7 +56,7 @@ def _of_relay(
     why = "no frame crossed a delayed link" if record["delays"] else _NO_DELAY
     middles = [Middle.of_link(asdict(link)) for link in network.links if link.middle]
     # What a script has changed need not have carried anything.
-    idle = all(middle.idle for middle in middles) and not _bypassed(record, network, changes)
+    idle = all(middle.idle for middle in middles)
     return record, Finding(note=why) if idle else Finding(missing=why)
 
 
@@ -72,32 +69,15 @@ def _record(directory: Path, network: LabInfo) -> tuple[Mapping[str, Any], Findi
         return {}, Finding(missing=f"{FILE} cannot be read: {error}")
 
 
-def _bypassed(record: Mapping[str, Any], network: LabInfo, changes: LinkChanges) -> str:
-    """The directions that were changed by hand and whose frames never came where they should."""
-    came = {(way["link"], way["from"]): way["frames_in"] for way in record["directions"]}
-    sent = {
-        way: changes.packets_after(way, record["at_s"] - _ON_THEIR_WAY_S)
-        for way in sorted(changes.of(network, "delay_s", "jitter_s", "loss"))
-        if not came.get(way)
-    }
-    return ", ".join(
-        f"{link} from {sender} was set by hand, its queue sent {packets} packets afterwards, and "
-        "none came where they are delayed or lost"
-        for (link, sender), packets in sent.items()
-        if packets
-    )
-
-
 def delay(
     directory: Path, network: LabInfo, changes: LinkChanges, limits: Mapping[str, Any]
 ) -> Finding:
-    """The delay of every direction, as a multiple of what may be: the worst one counts."""
-    record, without = _record(directory, network)
-    if without is not None:
-        return replace(without, key="delay_error_s")
+    """Compare the delay of every direction with what may be: the worst one counts."""
+    record, finding = _record(directory, network)
+    if finding is not None:
+        return replace(finding, key="delay_error_s")
     # Where a delay was set by hand, only the setting at the end is compared, with the last one set.
     changed = changes.of(network, "delay_s", "jitter_s")
-    bypassed = _bypassed(record, network, changes)
     links = {link.name: link for link in network.links}
     errors: dict[str, tuple[float, float, str]] = {}
     by_hand = ", ".join(f"{link} from {sender}" for link, sender in sorted(changed))
@@ -113,8 +93,7 @@ def delay(
         limit_s, key = worst([(least_s, "delay_error_s"), (share_s, "delay_error")])
         errors[f"{link.name} from {way['from']}"] = error_s, limit_s, key
     if not errors:
-        why = by_hand or "no link has a delay"
-        return Finding(key="delay_error_s", missing=bypassed, note=why)
+        return Finding(key="delay_error_s", note=by_hand or "no link has a delay")
     _, place = worst((error_s / limit_s, place) for place, (error_s, limit_s, _) in errors.items())
     error_s, limit_s, key = errors[place]
     notes = ["what netem was set to in the end; how long frames waited is not known"]
@@ -130,12 +109,11 @@ def delay(
         limit=limit_s,
         where=place,
         note="; ".join(filter(None, (*notes, by_hand))),
-        missing=bypassed,
     )
 
 
 def _errors_s(way: Mapping[str, Any], link: LinkEnds) -> Iterator[float]:
-    """How far a direction was from its configuration: as it was set in the end, and by waits."""
+    """Yield how far a direction was off: as it was set in the end, and by waits."""
     # Frames that wait for slower ones ahead raise the mean wait, up to the whole jitter, and
     # nothing lowers it but chance.
     yield abs(way["delay_s"] - link.delay_s)

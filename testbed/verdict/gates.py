@@ -372,8 +372,7 @@ GATES: tuple[GateEntry, ...] = (
         "when it left. The gate takes the quarter of a second in which a link's mean delay was "
         "farthest from the configured one. With jitter, the mean may be longer by all of it, and "
         "shorter by chance. What the links were set to in the end must be as configured, or set by "
-        "hand; of netem, only this is known. Frames that left a queue after it was set by hand "
-        "must have come there.",
+        "hand; of netem, only this is known.",
         evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s, beside the link's "
         "configured delay and jitter",
         causes="The machine was busy, or something changed the delay while the run went on.",

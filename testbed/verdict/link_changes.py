@@ -43,17 +43,13 @@ class Log:
 class LinkChanges:
     """What was changed, in order."""
 
-    def __init__(
-        self, records: Sequence[Mapping[str, Any]] = (), queues: Path | None = None
-    ) -> None:
+    def __init__(self, records: Sequence[Mapping[str, Any]] = ()) -> None:
         self._records = list(records)
-        self._queues = queues  # where their samples will be
 
     @classmethod
     def read(cls, directory: Path) -> LinkChanges:
-        """Those of a run; none where there is no such file."""
-        queues = directory / "samples" / "queues.parquet"
-        return cls(jsonl.read(directory / "events" / FILE), queues)
+        """Read those of a run; none where there is no such file."""
+        return cls(jsonl.read(directory / "events" / FILE))
 
     def of(self, network: LabInfo, *keys: str) -> dict[Way, dict[str, Any]]:
         """The directions that ever had another value of a key than the configured one."""
@@ -84,24 +80,6 @@ class LinkChanges:
             for each in self._of_way(way)
             if "rate_bps" in each["set"]
         ]
-
-    def packets_after(self, way: Way, until_s: float) -> int:
-        """What a direction's queue sent from its last change on; 0 where no sample tells."""
-        import polars as pl
-
-        since_s = max((each["acknowledged_s"] for each in self._of_way(way)), default=math.inf)
-        if self._queues is None or since_s >= until_s:
-            return 0
-        try:
-            rows = pl.read_parquet(self._queues).filter(
-                (pl.col("link") == way[0])
-                & (pl.col("from") == way[1])
-                & pl.col("t_s").is_between(since_s, until_s)
-            )
-        except (OSError, pl.exceptions.PolarsError):
-            return 0  # the gates of the links' rates then stop the run
-        sent = rows["sent_packets"].to_list()
-        return int(sent[-1] - sent[0]) if sent else 0
 
     @property
     def longest_s(self) -> float:

@@ -51,22 +51,3 @@ def test_the_longest_way_is_that_of_any_change(tmp_path):
     slow = {"delay_s": 2.0, "jitter_s": 0.5}
     assert changes(tmp_path, (["delay_s"], slow), (["delay_s"], {})).longest_s == 2.5
     assert LinkChanges().longest_s == 0
-
-
-def test_what_a_queue_sent_after_the_last_change_is_read_from_its_samples(tmp_path):
-    import polars as pl
-
-    found = changes(tmp_path, (["delay_s"], {"delay_s": 0.01}), (["delay_s"], {"delay_s": 0.02}))
-    assert found.packets_after(("a--s1", "a"), 9.0) == 0  # not sampled
-    (tmp_path / "samples").mkdir()
-    rows = [
-        {"t_s": at_s, "link": "a--s1", "from": sender, "sent_packets": factor * sent}
-        for at_s, sent in ((0.5, 3), (1.5, 10), (2.5, 17), (3.5, 40))
-        for sender, factor in (("a", 1), ("s1", 100))
-    ]
-    pl.DataFrame(rows).write_parquet(tmp_path / "samples" / "queues.parquet")
-    assert found.packets_after(("a--s1", "a"), 9.0) == 30
-    assert found.packets_after(("a--s1", "a"), 3.0) == 7
-    assert found.packets_after(("a--s1", "a"), 1.6) == 0  # one sample tells nothing
-    assert found.packets_after(("a--s1", "a"), 0.5) == 0
-    assert found.packets_after(("a--s1", "s1"), 9.0) == 0  # never changed
