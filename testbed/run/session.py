@@ -19,7 +19,7 @@ from testbed.shared import own_code, python_module, run_directory
 
 if TYPE_CHECKING:
     from testbed.lab.network import LabInfo
-    from testbed.verdict import sampling
+    from testbed.verdict import sampler as sampling
     from testbed.verdict.gate import Gate
     from topologies import TopologyParameters
 
@@ -186,7 +186,7 @@ class LabSession:
         )
 
     def _sampler_order(self, flows: Mapping[str, Any]) -> dict[str, Any]:
-        from testbed.verdict import sampling
+        from testbed.verdict import sampler as sampling
 
         pids = self.processes.pids()
         return sampling.order_of(self.info, flows=flows, processes=pids, config=self.config)
@@ -194,7 +194,7 @@ class LabSession:
     @contextmanager
     def sampled(self, flows: Mapping[str, Any]) -> Iterator[sampling.RunningSampler]:
         """Sample alone, from a moment later on, while the body uses the lab."""
-        from testbed.verdict import sampling
+        from testbed.verdict import sampler as sampling
 
         order = self._sampler_order(flows)
         with sampling.sampled(self.directory, order, from_begin=False) as sampler:
@@ -204,7 +204,7 @@ class LabSession:
     def watched(self, flows: Mapping[str, Any]) -> Iterator[sampling.RunningSampler]:
         """Sample, record and count while the body runs the workload."""
         from testbed.lab.delay import relay_client
-        from testbed.verdict import sampling
+        from testbed.verdict import sampler as sampling
 
         order = self._sampler_order(flows)
         with (

@@ -270,7 +270,7 @@ class FlowSampler:
         keys = ("host", "peer", "congestion_control")
         return [dict(zip(keys, each, strict=True)) for each in sorted(self._used)]
 
-    def look(self) -> None:
+    def read_logs(self) -> None:
         """Bring `latest` up to date with the logs of endpoints."""
         for name, tail in self._tails.items():
             newest: dict[str, bytes] = {}

@@ -1,4 +1,8 @@
-"""`python -m testbed.verdict.sampler DIRECTORY`: a helper process that is asked by its input."""
+"""Samples a run's queues, flows and processes in a process of its own, on one monotonic clock.
+
+`sampled` starts it: `python -m testbed.verdict.sampler DIRECTORY`. It fills `samples/` of the run
+directory, and `live.json` 4 times a second. One that fails does not fail the run.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -19,8 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.lab.helpers.process import Requests
-from testbed.shared import run_directory
+from testbed.lab.helpers.process import HelperError, HelperProcess, Requests
+from testbed.lab.kernel.commands import CommandError
+from testbed.lab.network import LabInfo
+from testbed.shared import python_module, run_directory
+from testbed.shared.unlinked import open_file
 from testbed.verdict.flows import FlowSampler, Tail
 from testbed.verdict.processes import ProcessSampler
 from testbed.verdict.queues import DROPS, SENT_BYTES, QueueSampler
@@ -32,8 +39,6 @@ _LATENCIES = 60
 
 
 class _LiveView:
-    """Puts together what the samplers and the run's own logs say."""
-
     def __init__(
         self,
         directory: Path,
@@ -52,13 +57,12 @@ class _LiveView:
         self._last_round: dict[str, Any] = {}
         self._in_force: dict[str, dict[str, Any]] = {}
         self._before = (time.monotonic(), queues.latest.copy())
-        # Calibration has filled the queues on purpose: drops count from the first look.
+        # Calibration has filled the queues on purpose: drops count from the first reading.
         self._first_drops: NDArray[np.int64] | None = None
         self._before_processes: dict[str, tuple[float, float, int]] = {}
         self._began_s = time.monotonic()
 
     def write(self) -> None:
-        """Replace the file; OSError when that is not possible."""
         now_s = time.monotonic()
         self._queues.decode()
         for record in self._rounds.records():
@@ -72,7 +76,7 @@ class _LiveView:
                 self._in_force[name] = record
             else:
                 self._in_force.pop(name, None)
-        self._flows.look()
+        self._flows.read_logs()
         document = {
             "schema": _SCHEMA,
             "t_s": now_s,
@@ -176,8 +180,8 @@ class Sampler:
     def run(
         self,
         stop: threading.Event,
-        asked: SimpleQueue[dict[str, Any]],
-        written: Callable[[dict[str, Any], list[str]], object],
+        requests: SimpleQueue[dict[str, Any]],
+        reply: Callable[[dict[str, Any], list[str]], object],
     ) -> None:
         """Sample until `stop` is set, then write all files."""
         period_s = 1 / self._rate_hz
@@ -200,8 +204,8 @@ class Sampler:
                     errors = self._errors[name]["errors"] + 1
                     self._errors[name] = {"errors": errors, "last_error": str(error)}
             self._ticks += 1
-            if not asked.empty():
-                written(asked.get(), self._write(last=False))
+            if not requests.empty():
+                reply(requests.get(), self._write(last=False))
         ended_s, cpu_s = time.monotonic(), time.process_time() - began_cpu_s
         self._largest_gap_s = max(self._largest_gap_s, ended_s - last_s)
         self._finish(began_s, ended_s, cpu_s)
@@ -215,7 +219,7 @@ class Sampler:
             self._live.write()
 
     def _write(self, *, last: bool) -> list[str]:
-        """Write the files of all tables; returns what went wrong."""
+        """Write the files of all tables; return what went wrong."""
         problems = []
         for name, sampler in self._samplers.items():
             try:
@@ -268,18 +272,100 @@ def main() -> None:
         os.nice(_NICE)
     gc.disable()  # nothing here makes cycles, and a collection would be a gap
     stop = threading.Event()
-    asked: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    threading.Thread(target=_listen, args=[requests, stop, asked], daemon=True).start()
+    waiting: SimpleQueue[dict[str, Any]] = SimpleQueue()
+
+    def listen() -> None:
+        while (request := requests.wait()) is not None:
+            importlib.import_module("polars")  # takes a while, in which sampling goes on
+            waiting.put(request)
+        stop.set()
+
+    threading.Thread(target=listen, daemon=True).start()
     sampler = Sampler(Path(sys.argv[1]), order)
     requests.say({"ready": True})  # the training may begin
-    sampler.run(stop, asked, lambda each, problems: requests.answer(each, {"problems": problems}))
+    sampler.run(
+        stop, waiting, lambda request, problems: requests.answer(request, {"problems": problems})
+    )
 
 
-def _listen(requests: Requests, stop: threading.Event, asked: SimpleQueue[dict[str, Any]]) -> None:
-    while (request := requests.wait()) is not None:
-        importlib.import_module("polars")  # takes a while, in which sampling goes on
-        asked.put(request)
-    stop.set()
+# For the process that starts it
+
+# Writing the files of an hour's run takes a few seconds.
+_TIMEOUT_S = 60.0
+
+
+def order_of(
+    network: LabInfo,
+    *,
+    flows: Mapping[str, Any],
+    processes: Mapping[str, int],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Make the sampler's first request: what it needs to know of a lab, as plain data."""
+    document = network.as_json()
+    return {
+        "links": document["links"],
+        "hosts": document["hosts"],
+        "processes": dict(processes),
+        "flows": dict(flows),
+        "run": {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")},
+    }
+
+
+class RunningSampler:
+    def __init__(self, helper: HelperProcess) -> None:
+        self._helper = helper
+        self._begun = False
+
+    @property
+    def pid(self) -> int:
+        return self._helper.pid
+
+    def wait(self) -> None:
+        """Return when it samples."""
+        if not self._begun:
+            self._helper.hear()
+            self._begun = True
+
+    def write(self) -> None:
+        """Write what was sampled so far into the parquet files, and go on."""
+        try:
+            self.wait()
+            problems = list(self._helper.ask(_TIMEOUT_S, do="write")["problems"])
+        except HelperError as error:
+            problems = [str(error)]
+        if problems:
+            raise CommandError(f"no samples: {'; '.join(problems)}")
+
+
+@contextmanager
+def sampled(
+    directory: Path,
+    order: Mapping[str, Any],
+    *,
+    first: Callable[[], object] = bool,
+    from_begin: bool = True,
+) -> Iterator[RunningSampler]:
+    """Sample for the duration of the body; all files are complete when this returns."""
+    # `first` is called before anything is sampled; the body waits for the sampler `from_begin`.
+    with open_file(directory / "logs" / "sampler.log", "ab") as log:
+        helper = HelperProcess(
+            python_module.command("testbed.verdict.sampler", str(directory)),
+            name="sampler",
+            stderr=log,
+            # numpy's threads would only take memory here.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
+        ).start()
+    try:
+        sampler = RunningSampler(helper)
+        first()
+        with suppress(HelperError):  # its log says why; a sampler that fails costs no run
+            helper.tell(**order)
+            if from_begin:
+                sampler.wait()
+        yield sampler
+    finally:
+        helper.finish(_TIMEOUT_S)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from testbed.lab.kernel import namespaces, shaping
 from testbed.lab.network import HostInfo
 from testbed.shared.messages import Messages
 from testbed.transport.wire import DATA_PORTS
-from testbed.verdict import sampling
+from testbed.verdict import sampler as sampling
 from tests.lab import link_trials
 
 RATE_BPS = 20_000_000

@@ -13,7 +13,8 @@ from testbed.lab.kernel import netlink
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.link_counters import STATS2, STATS_BASIC, STATS_QUEUE
 from testbed.lab.kernel.rtnetlink import NEW_QDISC, ROOT, TCMSG
-from testbed.verdict import flows, queues, sampling
+from testbed.verdict import flows, queues
+from testbed.verdict import sampler as sampling
 from testbed.verdict.flows import TcpReader
 from testbed.verdict.queues import BACKLOG_BYTES, SENT_BYTES, QueueReader, QueueSampler
 
