@@ -20,7 +20,7 @@ from testbed.shared import own_code, python_module, run_directory
 if TYPE_CHECKING:
     from testbed.lab.network import LabInfo
     from testbed.verdict import sampler as sampling
-    from testbed.verdict.gate import Gate
+    from testbed.verdict.gates import Gate
     from topologies import TopologyParameters
 
 _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed

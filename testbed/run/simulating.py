@@ -33,7 +33,7 @@ from testbed.simulate.tasks import Lateness, Listener, Tasks
 from testbed.training import server, worker
 from testbed.training.state import ModelAndData, RunContext, SharedVectors, Surroundings
 from testbed.transport.order import ORDERS
-from testbed.verdict.gate import Gate, judge, reasons
+from testbed.verdict.gates import Gate, judge, reasons
 
 _MOST_EVENTS = 10**12
 # Objects made, and passes over the younger ones, before a pass over older ones.

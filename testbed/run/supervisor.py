@@ -21,7 +21,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.messages import Messages, ProgressWriter
 
 if TYPE_CHECKING:
-    from testbed.verdict.gate import Gate
+    from testbed.verdict.gates import Gate
 
 
 class UnsupportedError(RuntimeError):
@@ -72,7 +72,7 @@ def in_sandbox(request: Mapping[str, Any], messages: Messages) -> None:
     reason = ""
     try:
         findings, remark = execute(directory, ProgressWriter(messages))
-        from testbed.verdict.gate import reasons  # imported long since; see `execute`
+        from testbed.verdict.gates import reasons  # imported long since; see `execute`
 
         reason = "; ".join(filter(None, (reasons(findings), remark)))
         if any(gate.stops for gate in findings):

@@ -28,8 +28,7 @@ from testbed.scripting.host import Ask, Host
 from testbed.shared import failure, own_code, problems, run_directory, units
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
-from testbed.verdict.gate import Gate
-from testbed.verdict.gates import Limits
+from testbed.verdict.gates import Gate, Limits
 from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:

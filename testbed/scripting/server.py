@@ -26,7 +26,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.messages import Messages
 from testbed.shared.registry import one_of
 from testbed.verdict import link_changes
-from testbed.verdict.gate import reasons
+from testbed.verdict.gates import reasons
 
 _KILL_S = 1.0  # what the kernel itself is stuck in takes longer
 SAMPLES = ("queues", "flows", "processes")

@@ -2,7 +2,7 @@
 
 `calibration` measures every path and queue of the idle network. `sampler`, a process of its own,
 fills `samples/`. `run_observer` reads counters and watches the processor while the run goes on, and
-`gate.judge` compares all of it with the experiment's `limits`. The
+`gates.judge` compares all of it with the experiment's `limits`. The
 package may import `controllers`, `testbed.lab` and `testbed.shared`; what the sampler imports, the
 latter two alone.
 

@@ -29,7 +29,7 @@ from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE, LinkShape, rate_message
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
-from testbed.verdict.gate import Finding, worst
+from testbed.verdict.gates import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
 
 _FRAME_BITS = 8 * ETHERNET_FRAME_BYTES

@@ -11,7 +11,7 @@ from controllers.impairments.base import NOT_MEASURED
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.verdict.counters import Counters, lasting
-from testbed.verdict.gate import Finding, worst
+from testbed.verdict.gates import Finding, worst
 
 # The equations join counters that are kept in different places, so that a packet that vanishes
 # uncounted shows. Each is judged by itself: a packet too many does not make up for one that

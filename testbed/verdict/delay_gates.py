@@ -12,7 +12,7 @@ from typing import Any
 from testbed.lab.delay import Middle
 from testbed.lab.delay.relay import LEAST_FOR_MEAN
 from testbed.lab.network import LabInfo, LinkEnds
-from testbed.verdict.gate import Finding, worst
+from testbed.verdict.gates import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
 
 FILE = "delay.json"  # written as the training ends

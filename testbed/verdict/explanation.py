@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.shared import run_directory
-from testbed.verdict.gate import STOPPING
-from testbed.verdict.gates import BY_KEY, GateEntry
+from testbed.verdict.gates import BY_KEY, STOPPING, GateEntry
 
 _LOG_LINES = 15
 _LOG = re.compile(r"logs/[\w.-]+\.log")

@@ -1,14 +1,17 @@
-"""All gates, one entry each: its limits, what is measured, what it means, and what judges it.
+"""All gates, one entry each: limits, what is measured, what it means, what judges it; and `judge`.
 
-The schema of an experiment's `limits`, at the end of this file, `./lab explain`, and the page on
-verdicts are made of these entries.
+The schema of an experiment's `limits`, `./lab explain`, and the page on verdicts are made of these
+entries. The function that an entry names returns a `Finding`, of which `judge` makes a `Gate`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+import inspect
+import math
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, create_model, field_validator
 from pydantic.fields import FieldInfo
@@ -81,10 +84,10 @@ GATES: tuple[GateEntry, ...] = (
         title="rate",
         what="relative error of a path's calibrated rate",
         limits={"rate_error": _above(0.03)},
-        measured="Before training, every path carries as much as it can, for about 0.2 s. Each "
-        "stretch of 5 ms is a trial; both are longer where links have jitter or low rates. The "
-        "median of all trials is the path's rate. The gate takes the worst path's error. Frames "
-        "that the links are configured to lose count as carried.",
+        measured="Before training, every path carries as much as it can, for about 0.2 s, in "
+        "trials of 5 ms; both are longer where links have jitter or low rates. The median of all "
+        "trials is the path's rate, with the frames that links are configured to lose. The gate "
+        "takes the worst path's error.",
         evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps; "
         "links[].rate_trials",
         causes="The rate is too high for the processors, or other programs took them meanwhile.",
@@ -95,8 +98,7 @@ GATES: tuple[GateEntry, ...] = (
         title="rate spread",
         what="spread of the calibrated rate's trials",
         limits={"rate_spread": _above(0.05)},
-        measured="The interquartile range of the same trials, as a share of the configured rate. "
-        "The gate takes the worst path's.",
+        measured="The interquartile range of the same trials, as a share of the configured rate.",
         evidence="calibration.json: links[].rate_spread and links[].rate_trials",
         causes="The shaper woke up late: other programs took the processors, or timers are late.",
         remedy=f"{_ALONE} {_SLOWER}",
@@ -112,8 +114,7 @@ GATES: tuple[GateEntry, ...] = (
         measured="Before training, probes cross every path of the idle network. The worst counts.",
         evidence="calibration.json: links[].rtt_s beside links[].configured_rtt_s",
         causes="Every switch costs time, the more on a busy machine.",
-        remedy="Give the links a delay, or lower their rate. Close other programs. Or raise "
-        "limits.rtt_error_s, and say so when you publish.",
+        remedy="Give the links a delay, or lower their rate. Close other programs.",
         judge="calibration:round_trip",
     ),
     GateEntry(
@@ -121,8 +122,7 @@ GATES: tuple[GateEntry, ...] = (
         what="share of probes lost on the idle network",
         limits={"idle_loss": _share(0.0, "beyond what configured loss takes by chance")},
         measured="The share of the same probes that did not come back. Where links have a loss, "
-        "as many may be missing as it takes by chance, there and back, in all but one of a "
-        "million cases.",
+        "as many may be missing as it takes by chance in all but one of a million cases.",
         evidence="calibration.json: links[].probes_lost of links[].probes_sent, beside "
         "links[].configured_probe_loss",
         causes="The machine was too busy to receive them in time, or something lost them.",
@@ -170,7 +170,7 @@ GATES: tuple[GateEntry, ...] = (
         measured="The packets that the socket of a switch's port, an interface on a link or the "
         "middle of a delayed link lost; in the kernel's datapath, also first packets of flows "
         "that its daemon was too late for. The gate takes the part that lost most. What full "
-        "queues and full sockets of workers lose is a result, and no accident.",
+        "queues and full sockets of workers lose is a result.",
         evidence="conservation.json: links[].socket_drops, links[].interface_drops, "
         "links[].delay_drops and lost_upcalls",
         causes="The switch or the delay relay did not run for a while.",
@@ -182,10 +182,9 @@ GATES: tuple[GateEntry, ...] = (
         what="mean wait of the emulator for a processor, in its worst second",
         limits={"cpu_wait_s": _above(0.0005)},
         measured="During training, the kernel counts how long each thread of the switch, the "
-        "controller and the delay relay was ready but did not run, and how often. Packets wait so "
-        "much longer than the links make them. The gate takes the second in which the mean wait "
-        "of a thread was longest. One that hardly ran then and in the second before carries no "
-        "packets and does not count.",
+        "controller and the delay relay was ready but did not run, and how often: packets wait so "
+        "much longer. The gate takes the second in which the mean wait of a thread was longest. "
+        "One that hardly ran then and in the second before does not count.",
         evidence="conservation.json: headroom.waited",
         causes="The hosts' training and other programs leave the emulator too little time.",
         remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
@@ -206,12 +205,11 @@ GATES: tuple[GateEntry, ...] = (
         title="stall",
         what="longest time that a processor stood still",
         limits={"clock_stall_s": _above(0.025)},
-        measured="A thread on each processor, of real-time priority where that is allowed, looks "
-        "at the clock every few milliseconds. The gate takes the longest time that one of them "
-        "could not, beyond that rhythm.",
+        measured="A thread on each processor, of real-time priority where that is allowed, reads "
+        "the clock every few milliseconds. The gate takes the longest delay of one of them.",
         evidence="conservation.json: headroom.stalls[].longest_s",
-        causes="The hypervisor gave the processor to another machine, the kernel was busy, such as "
-        "with the end of another lab, or the machine was suspended.",
+        causes="The hypervisor gave the processor to another machine, the kernel was busy, as at "
+        "the end of another lab, or the machine was suspended.",
         remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
         "machine, ask for processors of its own. ./lab run tries again.",
         judge="processor_headroom:stalls",
@@ -227,10 +225,10 @@ GATES: tuple[GateEntry, ...] = (
             )
         },
         measured="A hundred times a second, of real-time priority where that is allowed, a thread "
-        "looks whether the switch, the controller, the delay relay and the sampler have run since "
-        "the last look, or sleep because they have nothing to do. The gate takes the longest time "
-        "in which one of them was stopped, or waited for a lock, a disk or a processor; or in "
-        "which nobody looked, since the whole sandbox stood still.",
+        "checks that the switch, the controller, the delay relay and the sampler have run, or "
+        "sleep because they have nothing to do. The gate takes the longest time in which one of "
+        "them was stopped, or waited for a lock, a disk or a processor; or in which the whole "
+        "sandbox stood still.",
         evidence="conservation.json: standstills[]",
         causes="Something stopped the process (SIGSTOP, a debugger, a container that was paused), "
         "the machine was suspended, or other programs took the processors.",
@@ -242,14 +240,13 @@ GATES: tuple[GateEntry, ...] = (
         what="lateness of an impairment's begin or end",
         limits={"impairment_late_s": _above(0.01)},
         measured="The longest time between the planned and the acknowledged begin or end of an "
-        "impairment. Occurrences that neither began nor were skipped, never ended, or did not "
-        "begin because the one before was still in force make it not measured. One is skipped if "
-        "its leg or the run ends before it is due.",
+        "impairment. An occurrence is skipped if its leg or the run ends before it is due. One "
+        "that never ended, or that did not begin for another reason, makes it not measured.",
         evidence="events/impairments.jsonl: planned_s beside acknowledged_s",
         causes="The controller waited for a processor. Or a duration_s is longer than the time "
         "from one occurrence to the next, such as a round.",
         remedy=f"{_ALONE} Use fewer workers or impairments that change less often. Shorten the "
-        "duration_s of an impairment that the reason names, or leave rounds between its rounds.",
+        "duration_s of the impairment that the reason names.",
         judge="impairment_gates:lateness",
     ),
     GateEntry(
@@ -257,11 +254,9 @@ GATES: tuple[GateEntry, ...] = (
         what="impairments that met nothing",
         limits={"impairments_unmet": _count(0)},
         measured="Each impairment counts what it could act on: packets that crossed its place, "
-        "frames that it sent. The gate takes the number of impairments that met nothing in all "
-        "their occurrences.",
+        "frames that it sent. The gate counts the impairments that met nothing at all.",
         evidence="events/impairments.jsonl: met",
-        causes="It was in force when or where nothing was sent: on another link or direction, in "
-        "a pause, or with a loss that spares all that came.",
+        causes="It was in force when or where nothing was sent, or spared all that came.",
         remedy="Name the link, leg and rounds that carry the traffic. A loss hits other than the "
         "training's data with spare_control: false.",
         judge="impairment_gates:unmet",
@@ -271,10 +266,9 @@ GATES: tuple[GateEntry, ...] = (
         what="difference between realised and configured loss",
         limits={"loss_error": _share(0.0, "beyond what chance explains")},
         measured="For each occurrence of a `loss`, the packets that were lost must be those that "
-        "its table says. For each link with a loss, and losses of users' own, the share that was "
-        "lost may differ from the configured one by what chance explains, in all but one of a "
-        "million runs. The gate takes the worst difference; its note says which one could have "
-        "been seen.",
+        "its table says. For each link with a loss, and losses of users' own, the share may differ "
+        "from the configured one by what chance explains in all but one of a million runs. The "
+        "gate takes the worst difference; its note says which one could have been seen.",
         evidence="events/impairments.jsonl: dropped beside met; conservation.json: "
         "links[].delay_lost beside links[].sent",
         causes="A filter or the delay relay does not work, or something changed it.",
@@ -286,9 +280,9 @@ GATES: tuple[GateEntry, ...] = (
         title="settings",
         what="settings of links that are not as configured",
         limits={"link_settings": _count(0)},
-        measured="The kernel is asked how it shapes every link before and after the training: "
+        measured="The kernel reports how it shapes every link before and after the training: "
         "HTB's rate, ceiling and bucket, the queue's limit, from where on it marks (ECN), and the "
-        "most segments of a packet. Meanwhile it tells of changes of all but the segments. The "
+        "most segments of a packet; meanwhile it reports changes of all but the segments. The "
         "gate counts what is not as configured and what no impairment in force may have changed.",
         evidence="link_settings.json: differences[]",
         causes="A program outside the lab changed an interface, or an impairment did not end.",
@@ -301,8 +295,8 @@ GATES: tuple[GateEntry, ...] = (
         what="mean size of the packets in a queue",
         limits={"packet_bytes": _count(1514, ge=1514)},
         measured="During training, every queue's bytes and packets are sampled. The gate takes "
-        "the largest mean size of the packets that a sample found waiting, the largest of each "
-        "queue left out, because a queue's counters are not read at one instant.",
+        "the largest mean size but one of the packets that a sample found in a queue, because a "
+        "queue's counters are not read at one instant.",
         evidence="links_under_load.json: links[].packet_bytes; samples/queues.parquet: "
         "backlog_bytes over backlog_packets",
         causes="A program sends with UDP_SEGMENT, or something changed gso_max_segs or offloads "
@@ -317,9 +311,8 @@ GATES: tuple[GateEntry, ...] = (
         limits={"rate_under_load": _above(0.03)},
         measured="During training, the bytes that each link sent while its queue cannot have run "
         "empty, over those that its rate allows. The gate takes the worst link, over all such "
-        "time and in each half second of it, if there is a quarter of a second or more. However "
-        "short that time is, what did not leave in it within half a second counts. Whatever the "
-        "queue held, no quarter of a second may exceed the rate.",
+        "time and in each half second of it, if there is a quarter of a second or more. What did "
+        "not leave counts in any case, and no quarter of a second may exceed the rate.",
         evidence="links_under_load.json: links[].delivered, links[].worst, links[].missing and "
         "links[].most",
         causes="The processors were busy, so the shaper woke up late; or something changed it.",
@@ -331,9 +324,9 @@ GATES: tuple[GateEntry, ...] = (
         what="share of the samples that are missing",
         limits={"samples_missing": _above(0.2, le=1)},
         measured="The sampler reads queues, flows and processes a hundred times a second. The "
-        "gate takes the share of these samples that it was too late for, that the kernel answered "
-        "too late or in part, or of one kind that failed. More than two seconds without any "
-        "sample leave the gate not measured.",
+        "gate takes the share of samples that it was too late for, that the kernel answered too "
+        "late or in part, or of one kind that failed. Two seconds without any sample leave it not "
+        "measured.",
         evidence="samples/sampler.json: samples_lost, answers_left_out, answers_too_late and "
         "parts.*.errors beside ticks; largest_gap_s",
         causes="The sampler waited for a processor, or it died.",
@@ -369,10 +362,10 @@ GATES: tuple[GateEntry, ...] = (
             "delay_error_s": _above(0.0005, "if that is larger"),
         },
         measured="During training, the relay of delayed links notes when each frame arrived and "
-        "when it left. The gate takes the quarter of a second in which a link's mean delay was "
-        "farthest from the configured one. With jitter, the mean may be longer by all of it, and "
-        "shorter by chance. What the links were set to in the end must be as configured, or set by "
-        "hand; of netem, only this is known.",
+        "left. The gate takes the quarter of a second in which a link's mean delay was farthest "
+        "from the configured one. With jitter, the mean may be longer by all of it, and shorter by "
+        "chance. What the links were set to in the end must be as configured, or set by hand; of "
+        "netem, only this is known.",
         evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s, beside the link's "
         "configured delay and jitter",
         causes="The machine was busy, or something changed the delay while the run went on.",
@@ -423,3 +416,135 @@ class Limits(_LimitsOfGates):
             if key not in BY_KEY:
                 raise ValueError(f"{key!r} is no gate; {one_of(key, sorted(BY_KEY))}")
         return keys
+
+
+# Judging a run
+
+Outcome = Literal["passed", "failed", "not measured", "not applicable"]
+STOPPING: tuple[Outcome, ...] = ("failed", "not measured")  # with these a run does not count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was measured for a gate."""
+
+    value: float | None = None  # the worst; None: nothing was, or nothing had to be
+    where: str = ""
+    note: str = ""  # what the value leaves out; with neither it nor `missing`, why no gate applies
+    missing: str = ""  # what should have been measured and was not
+    key: str = ""  # the limit that counts; empty: the gate's only one
+    limit: float | None = None  # what passes, if that is more than the limit itself
+    repeats: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """One gate of a run.
+
+    Attributes:
+        name: in words, with the unit.
+        key: the key of `limits` that sets the limit, by which the gate can be waived.
+        value: the worst that was measured; None: nothing was, or nothing had to be.
+        limit: the largest value that passes.
+        outcome: `passed`, `failed`, `not measured` or `not applicable`. A run counts only if no
+            gate that decides failed or was not measured.
+        where: the link, path, process or impairment that it is about.
+        note: why there is no value, or what the value leaves out.
+        waived: how the experiment loosened the gate; empty: it did not.
+        decides: whether the run counts only if this gate allows it; false where `limits.waive`
+            names it.
+        repeats: whether another attempt would find the same, since the gate judges what the
+            experiment says and not the machine.
+    """
+
+    name: str
+    key: str
+    value: float | None
+    limit: float
+    outcome: Outcome
+    where: str = ""
+    note: str = ""
+    waived: str = ""
+    decides: bool = True
+    repeats: bool = False
+
+    @property
+    def stops(self) -> bool:
+        return self.outcome in STOPPING and self.decides
+
+    def sentence(self) -> str:
+        """What it found, for the reason of a run's status."""
+        if self.value is None:
+            return f"{self.name} {self.outcome}: {self.note}"
+        place = f" ({self.where})" if self.where else ""
+        verb = "exceeds" if self.outcome == "failed" else "is within"
+        return f"{self.name} {self.value:.4g}{place} {verb} {self.limit:g}"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def judge(config: Mapping[str, Any], *, only: str = "", **evidence: object) -> list[Gate]:
+    """Compare a run with the limits of its experiment, by all gates or one."""
+    # `evidence` has what `Observation.judge` has collected, by the names of the judges' arguments.
+    # Keys that are younger than the run's key are written only where they are not the default.
+    limits = DEFAULTS | config["limits"]
+    evidence |= {"config": config, "limits": limits}
+    gates = []
+    for entry in GATES:
+        if not only or only in entry.limits:
+            judge_of = pkgutil.resolve_name(f"{__package__}.{entry.judge}")
+            arguments = {name: evidence[name] for name in inspect.signature(judge_of).parameters}
+            gates.append(_compared(entry, judge_of(**arguments), limits))
+    return gates
+
+
+def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> Gate:
+    """The gate of what was found."""
+    # Beside something missing, a value within the limit does not pass, since what is missing may be
+    # worse; one beyond the limit fails all the same.
+    key = finding.key or next(iter(entry.limits))
+    limit = limits[key] if finding.limit is None else finding.limit
+    value, note, missing = finding.value, finding.note, finding.missing
+    place = f" ({finding.where})" if finding.where else ""
+    outcome: Outcome = "passed"
+    if value is not None and not math.isfinite(value):
+        missing = "; ".join(filter(None, (f"the value{place} is {value}", missing)))
+        value = None
+    elif value is not None and value > limit:
+        outcome, note, missing = "failed", "; ".join(filter(None, (note, missing))), ""
+    elif value is not None and missing:
+        missing += f"; the worst of the others was {value:.4g}{place}"
+    if missing:
+        outcome, value, note = "not measured", None, missing
+    elif value is None:
+        outcome = "not applicable"
+    # A looser limit decides, but is told.
+    waived = [each for each in entry.limits if each in limits["waive"]]
+    loose = [
+        f"{each}, by a limit of {limits[each]:g} instead of {DEFAULTS[each]:g}"
+        for each in entry.limits
+        if limits[each] > DEFAULTS[each]
+    ]
+    return Gate(
+        name=entry.name,
+        key=key,
+        value=value,
+        limit=limit,
+        outcome=outcome,
+        where=finding.where,
+        note=note,
+        waived="; ".join([*(f"{each}, by limits.waive" for each in waived), *loose]),
+        decides=not waived,
+        repeats=finding.repeats,
+    )
+
+
+def reasons(gates: Sequence[Gate]) -> str:
+    """Why the run does not count, for `status.json`; empty if it does."""
+    return "; ".join(gate.sentence() for gate in gates if gate.stops)
+
+
+def worst(values: Iterable[tuple[float, str]]) -> tuple[float, str]:
+    """The largest value and where it was. What is not a number is worst: it must not hide."""
+    return max(values, key=lambda pair: math.inf if math.isnan(pair[0]) else pair[0])

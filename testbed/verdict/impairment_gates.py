@@ -13,7 +13,7 @@ from controllers.impairments.base import LEGS_OF, NOT_MEASURED, STILL_IN_FORCE
 from testbed.lab.loss_table import LossModel
 from testbed.lab.network import LabInfo
 from testbed.verdict.conservation import Conservation
-from testbed.verdict.gate import Finding, worst
+from testbed.verdict.gates import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
 
 Events = Sequence[Mapping[str, Any]]

@@ -19,7 +19,7 @@ from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import run_directory
-from testbed.verdict.gate import Finding
+from testbed.verdict.gates import Finding
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.links_under_load import spans_of_changes
 from testbed.verdict.processor_headroom import Rounds, in_round, prefer

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, LinkShape
 from testbed.shared import jsonl, run_directory
-from testbed.verdict.gate import Finding, worst
+from testbed.verdict.gates import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
 
 # A queue may run empty between two samples that found packets. So only intervals are judged whose

@@ -17,7 +17,7 @@ from testbed.lab.helpers.process import run_at_once
 from testbed.lab.kernel import process_status
 from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.process_status import STATE
-from testbed.verdict.gate import Finding, worst
+from testbed.verdict.gates import Finding, worst
 
 # What keeps a real-time thread waiting is the hypervisor, work that the kernel does not interrupt,
 # or a machine that is asleep. What runs on that processor stood still then, too, and no counter of

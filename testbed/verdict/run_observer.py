@@ -11,11 +11,11 @@ from typing import Any
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LabInfo
 from testbed.shared import jsonl, run_directory
-from testbed.verdict import conservation, gate, link_changes, links_under_load
+from testbed.verdict import conservation, gates, link_changes, links_under_load
 from testbed.verdict.calibration import Calibration
 from testbed.verdict.conservation import Conservation
 from testbed.verdict.counters import CounterReader, Counters
-from testbed.verdict.gate import Gate
+from testbed.verdict.gates import Gate
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.processor_headroom import Standstill, StandstillWatch, Watch
 
@@ -90,7 +90,7 @@ class Observation:
         run_directory.write_json(self._directory / "conservation.json", proof)
         load = links_under_load.measure(self._directory, events, changes)
         load.store(self._directory)
-        return gate.judge(
+        return gates.judge(
             self._config,
             directory=self._directory,
             network=self._network,

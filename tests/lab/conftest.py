@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from testbed.machine import capabilities, steadiness
-from testbed.verdict.gate import STOPPING
-from testbed.verdict.gates import OF_THE_MACHINE
+from testbed.verdict.gates import OF_THE_MACHINE, STOPPING
 from tests.conftest import MACHINE, stood_still
 from tests.documentation.described import undescribed
 from tests.lab.gates import altered

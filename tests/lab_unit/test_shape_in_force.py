@@ -34,7 +34,7 @@ from testbed.lab.kernel.shaping import (
 )
 from testbed.lab.network import LabInfo, LinkEnds, Port
 from testbed.shared import dscp
-from testbed.verdict.gate import Gate
+from testbed.verdict.gates import Gate
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader, differing
 from tests.lab_unit.test_netlink import elsewhere

@@ -15,7 +15,7 @@ from testbed.lab.sandbox import Sandbox
 from testbed.scripting import lab as scripting_lab
 from testbed.shared import messages
 from testbed.shared.input_error import InputError
-from testbed.verdict.gate import Gate
+from testbed.verdict.gates import Gate
 
 # Begins as a server does, and answers nothing else.
 STAND_IN = """

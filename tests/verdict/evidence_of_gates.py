@@ -12,7 +12,7 @@ from testbed.experiment import Limits
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.verdict.calibration import Calibration, PathCalibration, QueueCalibration
 from testbed.verdict.conservation import Conservation, LinkLedger
-from testbed.verdict.gate import Gate, judge
+from testbed.verdict.gates import Gate, judge
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader
 from testbed.verdict.links_under_load import LinksUnderLoad, LinkUnderLoad

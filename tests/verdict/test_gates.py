@@ -17,8 +17,7 @@ from testbed.lab.network import LinkEnds
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.verdict import run_observer
 from testbed.verdict.calibration import Calibration
-from testbed.verdict.gate import Gate, reasons
-from testbed.verdict.gates import GATES
+from testbed.verdict.gates import GATES, Gate, reasons
 from testbed.verdict.link_changes import LinkChanges
 from tests.verdict.evidence_of_gates import (
     LINK,

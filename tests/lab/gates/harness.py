@@ -16,7 +16,7 @@ import psutil
 
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import inside
-from testbed.verdict.gate import STOPPING
+from testbed.verdict.gates import STOPPING
 from tests.lab.conftest import (
     EXECUTE,
     FEW_PATHS,
