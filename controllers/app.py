@@ -193,7 +193,7 @@ class LabController(framework.Application):
             return {"active": runner.leg_begins(request["round"], request["leg"], at_s)}
         if do == "end":
             return {"active": runner.leg_ends(request["round"], request["leg"], at_s)}
-        changed = {}
+        changed: dict[str, Any] = {}
         if do == "wait-ready":
             self._ready.wait()
             while not self._routing.is_settled:  # a port came up meanwhile

@@ -60,7 +60,7 @@ def parse_request(line: bytes) -> dict[str, Any]:
         ):
             raise ValueError(f"'set' must map some of {', '.join(LINK_SETTINGS)} to numbers")
     elif request["do"] in ("begin", "end"):
-        number = request.get("round")
+        number = request.get("round", -1)
         if not _is_number(number, int) or not 0 <= number < _MOST_ROUNDS:
             raise ValueError(f"'round' must be a whole number from 0 to {_MOST_ROUNDS - 1}")
         if request.get("leg") not in LEGS:
