@@ -270,7 +270,7 @@ class Background(Impairment[BackgroundParameters]):
         parameters, target = self.parameters, self._receiver.address
         serve = ("iperf3", "-s", "-1", "-J", "-i", "0", "-B", target, "-p", port)
         send = [
-            *python_module.command("testbed.lab.helpers.held_start"),
+            *python_module.command("testbed.lab.helpers.process"),
             *("iperf3", "-c", target, "-p", port, "-B", self._sender.address, "-J"),
             # No time limit, because iperf3 takes whole seconds only; the impairment's end stops it.
             *("-t", "0", "-i", "0"),

@@ -7,11 +7,11 @@ time and PID namespace. The kernel removes interfaces, mounts and namespaces wit
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from testbed.lab.kernel import privileges, process_status
 
@@ -19,71 +19,44 @@ OWNER_VARIABLE = "LAB_SANDBOX_OWNER"
 _END_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """One process that outlived its command."""
-
-    pid: int
-    started: int  # clock ticks since boot: with the pid it names one process for ever
-    command: str
-
-
 def owner_of_now() -> str:
-    """This process, as a value of `OWNER_VARIABLE`."""
+    """Return this process, as a value of `OWNER_VARIABLE`."""
     return f"{os.getpid()} {_started(os.getpid())} {_pid_namespace()}"
 
 
-def find() -> list[Leftover]:
-    """This user's processes whose sandbox has lost its command, oldest first."""
+def find() -> list[psutil.Process]:
+    """Find this user's processes whose sandbox has lost its command, oldest first."""
     with privileges.regained():
-        return sorted(_find(), key=lambda each: (each.started, each.pid))
+        leftovers = [process for process in psutil.process_iter() if _is_left(process)]
+    return sorted(leftovers, key=lambda process: (process.create_time(), process.pid))
 
 
-def _find() -> Iterator[Leftover]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            if entry.stat().st_uid != os.geteuid():
-                continue
-            environment = (entry / "environ").read_bytes().split(b"\0")
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            started = _started(int(entry.name))
-        except OSError:  # it has ended meanwhile, or is not ours to look at
-            continue
-        named = dict(each.partition(b"=")[::2] for each in environment)
-        owner = named.get(OWNER_VARIABLE.encode(), b"").decode(errors="replace")
-        if command and _is_gone(owner):
-            yield Leftover(pid=int(entry.name), started=started, command=command.strip())
+def _is_left(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # it has ended meanwhile, or is not ours to look at
+        if process.uids().effective == os.geteuid() and process.cmdline():
+            return _is_gone(process.environ().get(OWNER_VARIABLE, ""))
+    return False
 
 
-def end(leftovers: list[Leftover]) -> list[Leftover]:
-    """Kill them; returns those that are still there after five seconds."""
-    # Each process is opened before its start time is checked again, so a new one of its id never
-    # dies.
-    for leftover in leftovers:
-        try:
-            descriptor = os.pidfd_open(leftover.pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if _lives(leftover):
-                with privileges.regained():
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-        finally:
-            os.close(descriptor)
+def end(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Kill processes, never new ones of the same ids; return those that live after 5 seconds."""
+    for process in processes:
+        with privileges.regained(), suppress(psutil.Error):
+            process.kill()
     deadline_s = time.monotonic() + _END_TIMEOUT_S
-    while (remaining := [leftover for leftover in leftovers if _lives(leftover)]) and (
+    while (remaining := [process for process in processes if _lives(process)]) and (
         time.monotonic() < deadline_s
     ):
         time.sleep(0.02)
     return remaining
 
 
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process_status.lives(process.pid)
+
+
 def _is_gone(owner: str) -> bool:
-    """Whether a value of `OWNER_VARIABLE` names a process that no longer lives."""
+    """Tell whether a value of `OWNER_VARIABLE` names a process that no longer lives."""
     try:
         pid, started, namespace = owner.split(" ")
         if namespace != _pid_namespace():
@@ -95,15 +68,8 @@ def _is_gone(owner: str) -> bool:
         return True
 
 
-def _lives(process: Leftover) -> bool:
-    try:
-        return _started(process.pid) == process.started
-    except OSError:
-        return False
-
-
 def _started(pid: int) -> int:
-    """When a process started, in clock ticks since boot; OSError when none of this id lives."""
+    """Return when a process started, in clock ticks since boot; OSError: it does not live."""
     _, fields = process_status.read(pid)
     if process_status.has_ended(fields):
         raise ProcessLookupError(pid)

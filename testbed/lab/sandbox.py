@@ -6,10 +6,15 @@ interface, mount and namespace. No clean-up code is needed.
 
 from __future__ import annotations
 
+import importlib
 import os
+import select
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +24,7 @@ from typing import IO, Any
 from testbed.lab import leftovers
 from testbed.lab.kernel import privileges
 from testbed.lab.kernel.commands import run
-from testbed.shared import python_module
+from testbed.shared import failure, python_module
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import LateError, Message, MessageError, Messages, pair
 
@@ -31,13 +36,12 @@ PINNED = PRIVATE_DIRECTORY / "run"
 _HOSTS = Path("/etc/hosts")
 _HOSTS_FILE = "hosts"
 _LAST_WORDS_BYTES = 2000
-_PATIENCE_S = 3.0  # with one that is to end
-_FIRST_PROCESS = "testbed.lab.first_process"
+_STOP_TIMEOUT_S = 3.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class SandboxError(RuntimeError):
-    """What was asked of a sandbox cannot be done; the message is one line."""
+    """A sandbox cannot carry out a request; the message is one line."""
 
 
 class EndedError(SandboxError):
@@ -68,7 +72,7 @@ class Sandbox:
         return answer, received
 
     def last_words(self) -> str:
-        """What it printed last, such as why it could not begin; empty for nothing."""
+        """Return what it printed last, such as why it could not begin; empty for nothing."""
         if self.printed is None or self.printed.closed:
             return ""
         self.printed.seek(max(0, self.printed.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
@@ -81,7 +85,7 @@ class Sandbox:
         if self.printed is not None:
             self.printed.close()
         try:
-            return self.process.wait(_PATIENCE_S)
+            return self.process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             with privileges.regained():
                 self.process.kill()  # `--kill-child` takes the sandbox's first process with it
@@ -122,7 +126,7 @@ def start(
                 [
                     *signal,
                     *("unshare", *namespaces),
-                    *python_module.command(_FIRST_PROCESS, module, str(theirs.fileno())),
+                    *python_module.command("testbed.lab.sandbox", module, str(theirs.fileno())),
                 ],
                 # `./lab clean` recognises a sandbox by this, and whether its command still lives.
                 env=_environment() | {leftovers.OWNER_VARIABLE: leftovers.owner_of_now()},
@@ -140,25 +144,25 @@ def start(
 def result_of(
     module: str, request: Mapping[str, Any], *, timeout_s: float = 300.0
 ) -> dict[str, Any]:
-    """What a module's `in_sandbox` returns for a request, in a sandbox of its own."""
+    """Return what a module's `in_sandbox` returns for a request, in a sandbox of its own."""
     with start(module) as box:
         return box.ask(request, timeout_s=timeout_s)[0]
 
 
 def _environment() -> dict[str, str]:
-    found = dict(os.environ)
+    environment = dict(os.environ)
     if (who := privileges.caller()) is not None:
-        found |= who.environment()
-    elif not privileges.may_be_root():  # it has nobody else's powers to hand on
-        found.pop("SUDO_UID", None)
+        environment |= who.environment()
+    elif not privileges.may_be_root():  # it has nobody else's privileges to hand on
+        environment.pop("SUDO_UID", None)
     if not sys.flags.safe_path:  # this project may have been found in the current folder
-        places = [*filter(None, found.get("PYTHONPATH", "").split(os.pathsep)), str(_ROOT)]
-        found["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(places))
-    return found
+        places = [*filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), str(_ROOT)]
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(places))
+    return environment
 
 
 def pinned(directory: Path) -> Path:
-    """Inside, as root under `sudo`: a way to a run's directory on which no link leads elsewhere."""
+    """Inside, as root under `sudo`: bind a run's directory where no link leads elsewhere."""
     # The caller may exchange any folder above for a link to one of root's. In this mount the kernel
     # follows no symbolic link (`nosymfollow`, Linux 5.10).
     if (who := privileges.caller()) is None:
@@ -176,19 +180,14 @@ def prepare() -> Path:
         raise RuntimeError("this prepares the inside of a sandbox; use testbed.lab.sandbox.start")
     run(["mount", "-t", "tmpfs", "-o", "mode=0711", "tmpfs", str(PRIVATE_DIRECTORY)])
     run(["ip", "link", "set", "lo", "up"])
-    _cover_hosts(PRIVATE_DIRECTORY)
+    if _HOSTS.exists():
+        own = PRIVATE_DIRECTORY / _HOSTS_FILE
+        own.write_text("127.0.0.1 localhost\n", encoding="ascii")
+        # The folder is its owner's alone; every program has to read this file through the mount.
+        own.chmod(0o644)
+        # Hosts, which are made later, copy the mounts.
+        run(["mount", "--bind", str(own), str(_HOSTS)])
     return PRIVATE_DIRECTORY
-
-
-def _cover_hosts(private: Path) -> None:
-    """Mount a file of its own over /etc/hosts; hosts, which are made later, copy the mounts."""
-    if not _HOSTS.exists():
-        return
-    own = private / _HOSTS_FILE
-    own.write_text("127.0.0.1 localhost\n", encoding="ascii")
-    # The folder is its owner's alone; every program has to read this file through the mount.
-    own.chmod(0o644)
-    run(["mount", "--bind", str(own), str(_HOSTS)])
 
 
 def tell_hosts(private: Path, addresses: Iterable[tuple[str, str]]) -> None:
@@ -197,3 +196,52 @@ def tell_hosts(private: Path, addresses: Iterable[tuple[str, str]]) -> None:
     if own.exists():
         with own.open("a", encoding="ascii") as file:
             file.writelines(f"{address} {name}\n" for name, address in addresses)
+
+
+def main() -> None:
+    """Be a sandbox's first process: `python -m testbed.lab.sandbox MODULE DESCRIPTOR`."""
+    # It answers the first message of the connection with what the module's `in_sandbox` returns. It
+    # ends, and the sandbox with it, when the other end of the connection closes, or when the
+    # process ends whose pidfd comes with the message: what that forked may hold copies of the end.
+    module, descriptor = sys.argv[1], int(sys.argv[2])
+    os.set_inheritable(descriptor, False)
+    _end_with(descriptor, select.POLLRDHUP)
+    messages = Messages(socket.socket(fileno=descriptor))
+    status = 0
+    try:
+        request, owners = messages.receive()
+        for owner in owners:
+            _end_with(owner, select.POLLIN)
+        try:
+            with python_module.large_imports():  # to collect them later would be a gap of 20 ms
+                imported = importlib.import_module(module)
+            answer = imported.in_sandbox(request, messages)
+        except Exception as error:
+            if not failure.is_expected(error):
+                traceback.print_exc()
+            answer = {"error": failure.in_words(error), "bad": isinstance(error, InputError)}
+            status = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if answer is not None:
+            messages.answer(request, answer)
+    except MessageError:
+        pass
+    # The first process does not unwind: its end is the end of the sandbox.
+    os._exit(status)
+
+
+def _end_with(descriptor: int, event: int) -> None:
+    """End this process, and with it the sandbox, at an event of a descriptor."""
+
+    def watch() -> None:
+        ended = select.poll()  # `select` refuses descriptors above 1023
+        ended.register(descriptor, event)
+        ended.poll()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

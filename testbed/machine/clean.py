@@ -6,21 +6,22 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from testbed.lab import leftovers
 from testbed.lab.kernel import privileges
-from testbed.lab.leftovers import Leftover
 from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
 
 _UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
 _KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
-_FETCHED = re.compile(r"\.fetched-[a-z0-9_]{8}")
-_REPORT = re.compile(r"\.report-(?P<old>old-)?[a-z0-9_]{8}")
-# A report is written within seconds.
-_REPORT_IN_USE_S = 60.0
+# Half-written reports, and results half fetched from a worker; both are complete within seconds.
+_TEMPORARY = re.compile(r"\.(report|fetched)-[a-z0-9_]{8}")
+_IN_USE_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,11 @@ class StaleFolder:
 def clean_experiment(
     out: Path, name: str, say: Callable[[str], None], confirm: Callable[[str], bool]
 ) -> bool:
-    """Delete all results of one experiment, say so; returns whether that was confirmed."""
+    """Delete all results of one experiment once it is confirmed; return whether it was."""
     folder = out / name
-    if not run_directory.is_name(name) or not _is_own_folder(folder) or not _is_of_the_lab(folder):
-        known = [path.name for path in sorted(out.glob("*")) if _is_of_the_lab(path)]
-        valid = f"; valid: {', '.join(known)}" if known else ""
+    if not run_directory.is_name(name) or not _is_own_folder(folder) or not _is_planned(folder):
+        experiments = [path.name for path in sorted(out.glob("*")) if _is_planned(path)]
+        valid = f"; valid: {', '.join(experiments)}" if experiments else ""
         raise InputError(f"{folder}: holds no experiment's results{valid}")
     for path in folder.glob("*.partial"):
         if run_directory.in_use(path):
@@ -55,8 +56,8 @@ def clean_experiment(
     return True
 
 
-def _is_of_the_lab(folder: Path) -> bool:
-    """Whether an experiment was planned in a folder."""
+def _is_planned(folder: Path) -> bool:
+    """Tell whether an experiment was planned in a folder."""
     return (folder / run_directory.PLAN).is_file()
 
 
@@ -69,47 +70,44 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
     if processes:
         say("processes of labs whose command is gone, to be ended:")
         for process in processes:
-            say(f"{process.pid:>9}  {process.command[:100]}")
+            with suppress(psutil.Error):  # it has just ended
+                say(f"{process.pid:>9}  {' '.join(process.cmdline())[:100]}")
     if folders:
         say("folders, to be removed:")
         for folder in folders:
             say(folder.line())
     if not confirm(f"End {len(processes)} processes and remove {len(folders)} folders?"):
         return False
-    _end(processes)
+    if remaining := leftovers.end(processes):
+        numbers = ", ".join(str(process.pid) for process in remaining)
+        raise InputError(f"these processes do not end: {numbers} (stuck in the kernel?)")
     for folder in folders:
         if run_directory.in_use(folder.path):
             raise InputError(f"{folder.path}: a process uses it since it was shown; not removed")
         _remove(folder.path)
-    size = sizes.in_words(sum(each.size_bytes for each in folders))
+    size = sizes.in_words(sum(folder.size_bytes for folder in folders))
     say(f"ended {len(processes)} processes, removed {len(folders)} folders ({size})")
     return True
 
 
 def stale_folders(out: Path) -> list[StaleFolder]:
-    """Abandoned runs, earlier attempts, and what is half written, below `out`, or `out` itself."""
-    paths = sorted([out, *out.glob("*"), *out.glob("*/*")])
+    """Find abandoned runs, earlier attempts, and half-written folders in `out`, or `out` itself."""
     return [
         StaleFolder(path=path, why=why, size_bytes=sizes.bytes_below(path))
-        for path in paths
-        if (why := why_stale(path) or _half_written(path))
+        for path in sorted([out, *out.glob("*"), *out.glob("*/*")])
+        if (why := why_stale(path))
     ]
 
 
-def _half_written(path: Path) -> str:
-    """What a folder was to become that nobody writes any more; "" if it may be of use."""
-    report, fetched = _REPORT.fullmatch(path.name), _FETCHED.fullmatch(path.name)
-    if not (report or fetched) or not _is_own_folder(path) or _touched_lately(path):
-        return ""
-    if report and report["old"] and not path.with_name("report").is_dir():
-        return ""  # the last whole report
-    return "a half-written report" if report else "results half fetched from a worker"
-
-
 def why_stale(path: Path) -> str:
-    """Why a run's folder is of no use to anybody; "" if it may be."""
+    """Say why a folder is of no use to anybody; "" if it may be."""
+    if not _is_own_folder(path):
+        return ""
+    if _TEMPORARY.fullmatch(path.name):
+        newest_s = max(part.lstat().st_mtime for part in (path, *path.iterdir()))
+        return "half written" if time.time() - newest_s > _IN_USE_S else ""
     match = _UNFINISHED.fullmatch(path.name)
-    if match is None or not _is_own_folder(path) or run_directory.in_use(path):
+    if match is None or run_directory.in_use(path):
         return ""
     config = run_directory.read_or_empty(path / "config.json")
     if not _KEY.fullmatch(match["key"]) and not run_directory.is_of_script(config):
@@ -117,13 +115,6 @@ def why_stale(path: Path) -> str:
     if run_directory.RunDirectory(path).verdict() == "ok":
         return ""  # of a run in progress, too: the next `run` gives it its name
     return "a run whose command is gone" if match["kind"] == "partial" else "an earlier attempt"
-
-
-def _end(processes: list[Leftover]) -> None:
-    remaining = leftovers.end(processes)
-    if remaining:
-        numbers = ", ".join(str(each.pid) for each in remaining)
-        raise InputError(f"these processes do not end: {numbers} (stuck in the kernel?)")
 
 
 def _remove(folder: Path) -> None:
@@ -136,8 +127,3 @@ def _remove(folder: Path) -> None:
 
 def _is_own_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
-
-
-def _touched_lately(folder: Path) -> bool:
-    newest_s = max(each.lstat().st_mtime for each in (folder, *folder.iterdir()))
-    return time.time() - newest_s < _REPORT_IN_USE_S

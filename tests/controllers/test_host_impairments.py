@@ -190,9 +190,9 @@ def arrived(sink: socket.socket) -> list[int]:
 
 def test_a_held_program_begins_with_the_line_and_not_before():
     code = "import os, json; print(json.dumps({'nice': os.nice(0), 'pid': os.getpid()}))"
-    with helper("held_start", sys.executable, "-c", code) as program:
+    with helper("process", sys.executable, "-c", code) as program:
         time.sleep(0.1)
-        assert "held_start" in Path(f"/proc/{program.pid}/cmdline").read_text()
+        assert "helpers.process" in Path(f"/proc/{program.pid}/cmdline").read_text()
         asked_s = time.monotonic()
         assert ask(program, "go")["began_s"] >= asked_s
         assert json.loads(program.read_to_end(10))["pid"] == program.pid

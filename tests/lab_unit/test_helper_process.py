@@ -126,7 +126,7 @@ def test_a_process_with_thousands_of_open_files_can_speak_with_helpers():
 PARENT = """
 import sys
 from testbed.lab.helpers.process import HelperProcess
-argv = [sys.executable, "-m", "testbed.lab.helpers.held_start", "sleep", "60"]
+argv = [sys.executable, "-m", "testbed.lab.helpers.process", "sleep", "60"]
 held = HelperProcess(argv, name="held").start()
 held.tell(do="begin")
 held.hear()

@@ -95,7 +95,7 @@ def test_what_ended_the_first_process_is_the_reason_of_the_run(run, tmp_path, mo
     def start(module: str, output: Any) -> sandbox.Sandbox:
         ours, theirs = messages.pair()
         with theirs:
-            argv = python_module.command("testbed.lab.first_process", "json", str(theirs.fileno()))
+            argv = python_module.command("testbed.lab.sandbox", "json", str(theirs.fileno()))
             process = subprocess.Popen(
                 argv, stdout=output, stderr=output, pass_fds=[theirs.fileno()]
             )

@@ -1,4 +1,4 @@
-"""Helper processes: programs that are told what to do by messages, and answer by messages."""
+"""Helper processes: programs that take requests as messages, and answer by messages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
+from testbed.lab.kernel import privileges
 from testbed.shared import messages
 from testbed.shared.messages import LateError, MessageError, Messages, wait_for
 
@@ -62,7 +64,7 @@ class HelperProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended; what it printed can still be read."""
+        """Tell whether it has ended; its output can still be read."""
         return self.process.poll() is not None
 
     def tell(self, **request: object) -> None:
@@ -75,7 +77,7 @@ class HelperProcess:
             raise self._ended() from error
 
     def hear(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """What it says next."""
+        """Receive its next message."""
         if not self.readable(self._messages.fileno(), timeout_s):
             raise HelperError(f"{self.name}: no answer in time")
         try:
@@ -84,7 +86,7 @@ class HelperProcess:
             raise self._ended() from error
 
     def ask(self, timeout_s: float, **request: object) -> dict[str, Any]:
-        """Its answer to a request; a late one to an earlier request is passed over."""
+        """Return its answer to a request; a late one to an earlier request is passed over."""
         try:
             return self._messages.ask(request, timeout_s=timeout_s)[0]
         except LateError:
@@ -93,7 +95,7 @@ class HelperProcess:
             raise self._ended() from error
 
     def read_to_end(self, timeout_s: float) -> bytes:
-        """All that it prints until it ends; it is killed when that takes longer than the time."""
+        """Read its output until it ends; it is killed when that takes longer than the time."""
         deadline_s, text, more = time.monotonic() + timeout_s, b"", b"."
         while more and self.readable(
             self._output.fileno(), max(0.0, deadline_s - time.monotonic())
@@ -123,7 +125,7 @@ class HelperProcess:
             self._wait_briefly()
 
     def _wait_briefly(self) -> int | None:
-        """Its status; None when it goes on, which after a kill only the kernel can be to blame."""
+        """Return its exit status; None when it goes on (after a kill: the kernel's fault)."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(_END_TIMEOUT_S)
         return None
@@ -139,21 +141,21 @@ class HelperProcess:
 
 
 class Requests:
-    """What the parent asks, and answers to it."""
+    """The parent's requests, and answers to them."""
 
     def __init__(self) -> None:
         self.descriptor = 0
         self._messages = Messages(socket.socket(fileno=os.dup(self.descriptor)))
 
     def wait(self) -> dict[str, Any] | None:
-        """The next request, however long it takes; None when there will be none."""
+        """Wait for the next request; None when there will be none."""
         try:
             return self._messages.receive()[0]
         except MessageError:
             return None
 
     def say(self, record: Mapping[str, object]) -> None:
-        """Say something unasked, or of which only one thing can be the answer."""
+        """Send a message that answers no request by number."""
         with contextlib.suppress(MessageError):
             self._messages.send(record)
 
@@ -179,3 +181,20 @@ def run_as_others(niceness: int) -> None:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
+
+
+def main() -> None:
+    """Wait for a request, then become another program: `... process PROGRAM ARGUMENTS`."""
+    # The program knows nothing of a helper's input: the kernel ends it with its parent.
+    privileges.die_with_parent()
+    run_at_once()
+    requests = Requests()
+    if requests.wait() is None:
+        return
+    requests.say({"began_s": time.monotonic()})
+    run_as_others(max(0, os.getpriority(os.PRIO_PROCESS, 0)))
+    os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 (an argument list, no shell)
+
+
+if __name__ == "__main__":
+    main()
