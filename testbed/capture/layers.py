@@ -4,9 +4,8 @@
     >>> import testbed.capture.layers
     >>> rdpcap("server.pcap")[100].show()
 
-Importing this binds the layers to the transport's ports: data to UDP 47000 to 47999, control to TCP
-46999, and what hedges control to UDP 46999. A segment may hold several messages, one the payload of
-the other; one that goes on in the next segment needs `scapy.sessions.TCPSession`.
+The import binds them to the transport's ports. A segment may hold several messages, one the payload
+of the other; one that goes on in the next segment needs `scapy.sessions.TCPSession`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class Datagram(Packet):
     fields_desc = _datagram_fields()
 
     def mysummary(self) -> str:
-        """One line."""
         return self.sprintf("Datagram transfer %transfer% chunk %sequence%")
 
 
@@ -74,18 +72,16 @@ class Control(Packet):
     ]
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
-        """The next message."""
         return Control if len(payload) >= HEADER_BYTES else Raw
 
     def mysummary(self) -> str:
-        """One line."""
         return self.sprintf("Control %type% transfer %transfer%")
 
     @classmethod
     def tcp_reassemble(
         cls, data: bytes, metadata: dict[str, Any], session: dict[str, Any]
     ) -> Packet | None:
-        """For `TCPSession`: the messages, once the last one is complete."""
+        """Return the messages to `TCPSession`, once the last one is complete."""
         at = 0
         while len(data) - at >= HEADER_BYTES:
             at += HEADER_BYTES + HEADER.unpack_from(data, at)[-1]

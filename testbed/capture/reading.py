@@ -68,8 +68,7 @@ def show(path: Path, *, transfer: int | None = None) -> None:
         raise InputError(f"{path}: no packet is ours (TCP and UDP ports {ports})")
     chosen = [row for row in rows if transfer in (None, row.transfer)]
     if not chosen:
-        numbers = [row.transfer for row in rows if row.transfer is not None]
-        numbers = [number for number in numbers if number != _OF_TCP]
+        numbers = [row.transfer for row in rows if row.transfer not in (None, _OF_TCP)]
         valid = f"{min(numbers)} to {max(numbers)}" if numbers else "none, it has no transfers"
         raise InputError(f"{path}: transfer {transfer} is not in it; valid: {valid}")
     if transfer is not None:
@@ -123,10 +122,10 @@ def _messages(
             _, _, name_bytes, _ = HELLO.unpack_from(message.body)
             peer = message.body[HELLO.size :][:name_bytes].decode(errors="replace")
             # From the network: nothing that a terminal would interpret.
-            names[ends[0]] = "".join(each if each.isprintable() else "?" for each in peer[:64])
+            names[ends[0]] = "".join(sign if sign.isprintable() else "?" for sign in peer[:64])
             names.setdefault(ends[1], "server")
-        known = message.type in set(MessageType)
-        name = MessageType(message.type).name if known else f"type {message.type}"
+        is_ours = message.type in set(MessageType)
+        name = MessageType(message.type).name if is_ours else f"type {message.type}"
         what = f"{name}, {message.length} bytes" if message.length else name
         transfer = message.transfer if message.type in _OF_A_TRANSFER else None
         yield Row(time_s, *ends, transfer, what)

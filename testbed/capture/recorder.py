@@ -23,12 +23,12 @@ _HEADER_BYTES, _RECORD_BYTES = 24, 16  # of the file; before each packet
 _PROGRAM = Path(__file__).with_name("tcpdump_in_host.py")
 # The kernel hands packets over in blocks, a block that is not full after a second.
 _BLOCK_S = 1.1
-_PATIENCE_S = 10.0
+_STOP_TIMEOUT_S = 10.0
 
 
 @dataclass(kw_only=True)
 class Recording:
-    """What a recording holds, for the manifest; the recorder fills it in.
+    """A recording, for the manifest; the recorder fills it in.
 
     Attributes:
         host, file: whose link, and the file's name in `pcap/`.
@@ -60,11 +60,11 @@ class Recorder:
 
     def __init__(self, host: HostInfo, path: Path, *, bound_bytes: int) -> None:
         self._host, self._path = host, path
-        self._found = Recording(host=host.name, file=path.name, bound_bytes=bound_bytes)
+        self._recording = Recording(host=host.name, file=path.name, bound_bytes=bound_bytes)
 
     def start(self) -> None:
         """Begin to record; ProgramError or OSError where the link cannot be recorded."""
-        most = (self._found.bound_bytes - _HEADER_BYTES) // (_RECORD_BYTES + SNAPSHOT_BYTES)
+        most = (self._recording.bound_bytes - _HEADER_BYTES) // (_RECORD_BYTES + SNAPSHOT_BYTES)
         options = f"-n -p -i {self._host.interface} -s {SNAPSHOT_BYTES} -c {most} -B 8192 -w -"
         with self._path.open("xb") as file:
             self._process = host_program.start(
@@ -74,39 +74,37 @@ class Recorder:
                 stderr=subprocess.PIPE,
             )
         assert self._process.stderr is not None
-        said = self._process.stderr.readline().decode()
-        if "listening on" not in said:
+        line = self._process.stderr.readline().decode()
+        if "listening on" not in line:
             self._process.kill()
             self._process.wait()
-            raise OSError(f"{self._host.name}: {said.strip() or 'tcpdump says nothing'}")
+            raise OSError(f"{self._host.name}: {line.strip() or 'tcpdump says nothing'}")
 
     def stop(self) -> Recording:
-        """End the recording, `_BLOCK_S` after the last packet that is wanted."""
-        found = self._found
-        found.bound_reached = self._process.poll() == 0
+        """End the recording, `_BLOCK_S` after the last packet that counts."""
+        recording = self._recording
+        recording.bound_reached = self._process.poll() == 0
         self._process.terminate()
         try:
-            self._process.wait(_PATIENCE_S)
+            _, errors = self._process.communicate(timeout=_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        assert self._process.stderr is not None
-        said = self._process.stderr.read().decode()
-        counts = {what: int(count) for count, what in re.findall(r"(\d+) packets? (\w+)", said)}
-        found.packets, found.packets_dropped = counts.get("captured", 0), counts.get("dropped", 0)
-        found.failure = "; ".join(re.findall(r"tcpdump: (.*)", said))
-        found.file_bytes = self._path.stat().st_size
-        return found
+            _, errors = self._process.communicate()
+        text = errors.decode()
+        counts = {what: int(count) for count, what in re.findall(r"(\d+) packets? (\w+)", text)}
+        recording.packets = counts.get("captured", 0)
+        recording.packets_dropped = counts.get("dropped", 0)
+        recording.failure = "; ".join(re.findall(r"tcpdump: (.*)", text))
+        recording.file_bytes = self._path.stat().st_size
+        return recording
 
 
 @contextmanager
 def recording(
     hosts: Mapping[str, HostInfo], names: Sequence[str], folder: Path
 ) -> Iterator[list[dict[str, Any]]]:
-    """Record the links of `names` into `folder` for the duration of the body; OSError if it fails.
-
-    The list is filled at the end: one description per link, for the manifest.
-    """
-    described: list[dict[str, Any]] = []
+    """Record the links of `names` into `folder` while the body runs; OSError if it fails."""
+    described: list[dict[str, Any]] = []  # for the manifest, filled at the end
     recorders: list[Recorder] = []
     if names:
         folder.mkdir()

@@ -205,9 +205,9 @@ def watch(what: What = None, out: Out = RESULTS) -> None:
     # Wherever it is: the command that runs it may have another --out.
     anywhere = out == RESULTS and (what is None or not place.folder.is_dir())
     results = None if anywhere else place.results
-    runs = follow.Wanted(results=results, experiment=place.experiment, key=place.key)
+    runs = follow.Selection(results=results, experiment=place.experiment, key=place.key)
     if anywhere and what is not None and Path(what).suffix not in SUFFIXES:
-        under_way = follow.running(follow.Wanted())
+        under_way = follow.running(follow.Selection())
         place.require_known(run.directory.parent.name for run in under_way)
     try:
         follow.watch(runs, console(highlight=False))

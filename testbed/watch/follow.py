@@ -17,9 +17,9 @@ from testbed.shared.yaml_input import InputError
 from testbed.watch import screen
 from testbed.watch.sweep import State, Sweep
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 # Between two runs of an experiment, and between the last one and its report.
-_PATIENCE_S = 3.0
+_TIMEOUT_S = 3.0
 _FRESH_S = 3.0
 _PARTIAL = ".partial"
 
@@ -35,7 +35,7 @@ class Watched:
         return self.directory.name.removesuffix(_PARTIAL)
 
     def live(self) -> dict[str, Any]:
-        """Its `live.json`; before and after the workload, its parameters and stage."""
+        """Read its `live.json`; before and after the workload, its parameters and stage."""
         document = read_or_empty(self.directory / "live.json")
         if document:
             return document
@@ -51,7 +51,7 @@ class Watched:
         return {"run": run, "stage": stage}
 
     def outcome(self) -> str:
-        """Its verdict and reason; empty while it has none."""
+        """Return its verdict and reason; empty while it has none."""
         finished = RunDirectory(self.directory.with_name(self.key))
         verdict = finished.verdict()
         if verdict is None:
@@ -61,8 +61,8 @@ class Watched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Which runs to follow; None stands for any."""
+class Selection:
+    """Runs to follow; None stands for any."""
 
     results: Path | None = None
     experiment: str | None = None
@@ -71,13 +71,11 @@ class Wanted:
     def __str__(self) -> str:
         if self.key is not None:
             return f"run {self.key!r}"
-        if self.experiment is not None:
-            where = f" in {self.results}" if self.results is not None else ""
-            return f"no run of {self.experiment!r}{where}"
-        return f"no run in {self.results}" if self.results is not None else "no run"
+        what = f"no run of {self.experiment!r}" if self.experiment is not None else "no run"
+        return what if self.results is None else f"{what} in {self.results}"
 
     def has(self, directory: Path) -> bool:
-        """Whether a run's directory is one of these."""
+        """Tell whether a run's directory is one of these."""
         return (
             self.key in (None, Watched(directory).key)
             and self.experiment in (None, directory.parent.name)
@@ -85,76 +83,73 @@ class Wanted:
         )
 
 
-def running(wanted: Wanted) -> list[Watched]:
-    """The runs in progress, the latest first."""
+def running(selection: Selection) -> list[Watched]:
+    """Find the runs in progress, the latest first."""
     held, locked = _held_by_commands()
     places = dict.fromkeys(held)
-    if wanted.results is not None:  # another user's commands do not show what they hold
-        places |= dict.fromkeys(wanted.results.resolve().glob(f"*/*{_PARTIAL}"))
-    found = []
+    if selection.results is not None:  # another user's commands do not show what they hold
+        places |= dict.fromkeys(selection.results.resolve().glob(f"*/*{_PARTIAL}"))
+    began_s: dict[Path, float] = {}
     for directory in places:
-        try:
-            going_on = directory in held or _in_progress(directory, locked)
-            if going_on and directory.is_dir() and wanted.has(directory):
-                began_s = (directory / "config.json").stat().st_mtime
-                found.append((began_s, Watched(directory)))
-        except OSError:
-            continue  # it has just ended, or has only begun
-    return [run for _, run in sorted(found, key=lambda each: each[0], reverse=True)]
+        with suppress(OSError):  # it has just ended, or has only begun
+            in_progress = directory in held or _in_progress(directory, locked)
+            if in_progress and directory.is_dir() and selection.has(directory):
+                began_s[directory] = (directory / "config.json").stat().st_mtime
+    return [Watched(run) for run in sorted(began_s, key=began_s.__getitem__, reverse=True)]
 
 
-def watch(wanted: Wanted, console: Console) -> None:
-    """Show what runs until nothing does any more."""
-    if not running(wanted):
-        what = "is not in progress" if wanted.key else "is in progress"
-        raise InputError(f"{wanted} {what}{_rest_of(wanted)}; start one with ./lab run")
+def watch(selection: Selection, console: Console) -> None:
+    """Show the runs until none is in progress any more."""
+    if not running(selection):
+        what = "is not in progress" if selection.key else "is in progress"
+        raise InputError(f"{selection} {what}{_rest_of(selection)}; start one with ./lab run")
     if not console.is_terminal:
         raise InputError("watch: draws in a terminal; without one, ./lab run itself prints lines")
     ended: list[str] = []
     with Live(console=console, auto_refresh=False, screen=True) as display:
-        for run, state in _following(wanted, ended):
+        for run, state in _following(selection, ended):
             view = screen.render(run.live(), console.size, ended, state)
             display.update(view, refresh=True)
     for line in ended:
         console.print(Text(line), soft_wrap=True)
 
 
-def _rest_of(wanted: Wanted) -> str:
-    """What became of the sweep, for a message; empty where no plan is named."""
-    if wanted.results is None or wanted.experiment is None or wanted.key is not None:
+def _rest_of(selection: Selection) -> str:
+    """Describe the sweep for a message; empty where no plan is named."""
+    if selection.results is None or selection.experiment is None or selection.key is not None:
         return ""
-    state = Sweep(wanted.results / wanted.experiment).state()
+    state = Sweep(selection.results / selection.experiment).state()
     if state is None:
         return ""
     more = f", and {len(state.troubles) - 1} more" if state.troubles[1:] else ""
     return f" ({state}{''.join(f'; {trouble}{more}' for trouble in state.troubles[:1])})"
 
 
-def _following(wanted: Wanted, ended: list[str]) -> Iterator[tuple[Watched, State | None]]:
-    """The run to show and its sweep, again and again, until nothing has run for a while."""
+def _following(selection: Selection, ended: list[str]) -> Iterator[tuple[Watched, State | None]]:
+    """Yield the run to show and its sweep, until none has been in progress for a while."""
     current: Watched | None = None
     sweep: Sweep | None = None
     seen_s = time.monotonic()
-    while time.monotonic() - seen_s < _PATIENCE_S:
-        found = running(wanted)
-        if current is not None and current not in found:
+    while time.monotonic() - seen_s < _TIMEOUT_S:
+        runs = running(selection)
+        if current is not None and current not in runs:
             ended.append(f"{current.key}: {current.outcome() or 'ended without a verdict'}")
             current = None
-            if wanted.key is not None:
+            if selection.key is not None:
                 return
-        if found:
+        if runs:
             seen_s = time.monotonic()
-            current = current or found[0]
+            current = current or runs[0]
             folder = current.directory.parent
             if sweep is None or sweep.folder != folder:
                 sweep = Sweep(folder)
-            here = frozenset(each.key for each in found if each.directory.parent == folder)
+            here = frozenset(run.key for run in runs if run.directory.parent == folder)
             yield current, sweep.state(here)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _held_by_commands() -> tuple[set[Path], set[int]]:
-    """The runs' directories that commands hold the lock of, and the inodes of all locks."""
+    """Return the runs' directories that commands have locked, and the inodes of all locks."""
     # A command of another user does not show which files it has open, but its locks' inodes.
     try:
         lines = Path("/proc/locks").read_text().splitlines()
@@ -177,7 +172,7 @@ def _held_by_commands() -> tuple[set[Path], set[int]]:
 
 
 def _in_progress(directory: Path, locked: set[int]) -> bool:
-    """Whether a command is executing this run; OSError where it has just ended."""
+    """Tell whether a command is executing this run; OSError where it has just ended."""
     # The lock is looked up and not tried: trying would get in its way. Where the kernel names
     # another inode (on stacked file systems), fresh samples tell.
     if directory.stat().st_ino in locked:

@@ -64,25 +64,25 @@ def _header(live: dict[str, Any], width: int) -> list[Text]:
         latency.append("no round is over yet", style="dim")
     impairments = Text("in force  ")
     in_force = live.get("impairments") or []
-    for each in in_force:
-        impairments.append(f"{each.get('name')} ", style="bold red")
-        since_s = each.get("since_s")
+    for impairment in in_force:
+        impairments.append(f"{impairment.get('name')} ", style="bold red")
+        since_s = impairment.get("since_s")
         if isinstance(since_s, int | float):
             impairments.append(f"for {_seconds(max(0.0, live['t_s'] - since_s))} ")
     if not in_force:
         impairments.append("no impairment", style="dim")
-    return [_cut(each, width) for each in (title, latency, impairments)]
+    return [_cut(line, width) for line in (title, latency, impairments)]
 
 
 def _sweep(sweep: State, rows: int, width: int) -> list[Text]:
-    """How far a sweep is, what comes next, and what went wrong, the latest in the plan first."""
+    """Show how far a sweep is, what comes next, and what went wrong, the latest first."""
     lines = [Text(f"sweep     {sweep}")]
     if sweep.waiting:
         more = ", ..." if sweep.waiting[_NEXT_SHOWN:] else ""
         lines.append(Text(f"next      {', '.join(sweep.waiting[:_NEXT_SHOWN])}{more}", style="dim"))
     left = max(2, rows - len(lines))
     shown = sweep.troubles[::-1][: left if len(sweep.troubles) <= left else left - 1]
-    lines += [Text(each, style="red") for each in shown]
+    lines += [Text(trouble, style="red") for trouble in shown]
     if len(shown) < len(sweep.troubles):
         more = f"and {len(sweep.troubles) - len(shown)} more that are not ok: see ./lab report"
         lines.append(Text(more, style="red"))
@@ -90,7 +90,7 @@ def _sweep(sweep: State, rows: int, width: int) -> list[Text]:
 
 
 def _progress(live: Mapping[str, Any]) -> str:
-    """How many rounds are over; empty where programs have announced none."""
+    """Say how many rounds are over; nothing where programs have announced none."""
     done, rounds = live.get("rounds_done", 0), (live.get("run") or {}).get("rounds")
     if rounds:
         return f"round {done} of {rounds}"
@@ -98,7 +98,7 @@ def _progress(live: Mapping[str, Any]) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One character per value, as high as its share of the highest."""
+    """Draw one character per value, as high as its share of the highest."""
     highest = max(values, default=0.0) or 1.0
     return "".join(
         _STEPS[min(len(_STEPS) - 1, int(value / highest * len(_STEPS)))] for value in values
@@ -106,32 +106,33 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _queues(queues: list[dict[str, Any]], rows: int, width: int) -> Table:
-    """One row per direction of a link, the busiest ones if there is no room for all."""
+    """Make a row for each direction of a link, the busiest ones if there is no room for all."""
     measures = [(queue["drops"], queue["highest_bytes"], queue["sent_bps"]) for queue in queues]
     busiest = sorted(range(len(queues)), key=lambda place: measures[place], reverse=True)
     chosen = [queues[place] for place in sorted(busiest[:rows])]
     bar_columns = max(8, min(40, width - 64))
     left_out = f" (busiest of {len(queues)})" if len(chosen) < len(queues) else ""
     table = _table(f"queue{left_out}", "", "kB", "drops", "new", "Mbit/s")
-    for each in chosen:
-        share = min(1.0, each["highest_bytes"] / max(1, each["queue_bytes"]))
+    for queue in chosen:
+        share = min(1.0, queue["highest_bytes"] / max(1, queue["queue_bytes"]))
         filled = round(share * bar_columns)
         style = "red" if share > 0.9 else "yellow" if share > 0.5 else "green"
-        bar = Text("█" * filled, style=style)
-        bar.append("·" * (bar_columns - filled), style="dim")
+        bar = Text("█" * filled, style=style).append("·" * (bar_columns - filled), style="dim")
+        first, _, second = str(queue["link"]).partition("--")
+        sender = queue["from"]
         table.add_row(
-            _direction(each),
+            f"{sender} → {second if sender == first else first}",
             bar,
-            _filling(each),
-            Text(str(each["drops"]), style="red" if each["drops"] else "dim"),
-            Text(f"+{each['new_drops']}", style="bold red") if each["new_drops"] else Text(""),
-            f"{each['sent_bps'] / 1e6:.1f}",
+            f"{queue['highest_bytes'] / 1e3:.0f}/{queue['queue_bytes'] / 1e3:.0f}",
+            Text(str(queue["drops"]), style="red" if queue["drops"] else "dim"),
+            Text(f"+{queue['new_drops']}", style="bold red") if queue["new_drops"] else Text(""),
+            f"{queue['sent_bps'] / 1e6:.1f}",
         )
     return table
 
 
 def _table(*headings: str) -> Table:
-    """A table with these headings in its first row; all columns but the first are numbers."""
+    """Make a table with these headings; all columns but the first are numbers."""
     table = Table.grid(padding=(0, 2))
     for number, heading in enumerate(headings):
         table.add_column(justify="right" if number and heading else "left", no_wrap=True)
@@ -155,26 +156,12 @@ def _flows(flows: list[dict[str, Any]], rows: int) -> Table:
 
 def _processes(processes: list[dict[str, Any]], rows: int) -> Table:
     table = _table("process", "CPU", "MB")
-    busiest = sorted(processes, key=lambda each: -(each.get("cpu") or 0.0))
-    for each in busiest[:rows]:
-        cpu = each.get("cpu")
-        table.add_row(
-            each["name"],
-            "-" if cpu is None else f"{cpu * 100:.0f} %",
-            f"{each['rss_bytes'] / 1e6:.0f}",
-        )
+    busiest = sorted(processes, key=lambda process: -(process.get("cpu") or 0.0))
+    for process in busiest[:rows]:
+        cpu = process.get("cpu")
+        share = "-" if cpu is None else f"{cpu * 100:.0f} %"
+        table.add_row(process["name"], share, f"{process['rss_bytes'] / 1e6:.0f}")
     return table
-
-
-def _direction(queue: dict[str, Any]) -> str:
-    """The two nodes of a directed link, from sender to receiver."""
-    first, _, second = str(queue["link"]).partition("--")
-    sender = queue["from"]
-    return f"{sender} → {second if sender == first else first}"
-
-
-def _filling(queue: dict[str, Any]) -> str:
-    return f"{queue['highest_bytes'] / 1e3:.0f}/{queue['queue_bytes'] / 1e3:.0f}"
 
 
 def _seconds(value_s: float) -> str:

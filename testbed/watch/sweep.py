@@ -1,8 +1,7 @@
-"""What became of a sweep so far: its plan beside the runs' folders, read when they change."""
+"""What became of a sweep so far: its plan beside the runs' folders."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,12 +10,12 @@ from typing import Any
 
 from testbed.shared.run_directory import PLAN, VERDICTS, read_or_empty
 
-_TICK_NS = 50_000_000  # a second change within a tick of the clock leaves the time as it is
+_READ_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Of one experiment's folder."""
+    """The runs of one experiment's folder."""
 
     verdicts: Counter[str]
     running: int
@@ -31,60 +30,44 @@ class State:
 
 
 class Sweep:
-    """The folder of one experiment's results."""
+    """The folder of one experiment's results, read once a second."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._read_at: tuple[int, frozenset[str]] | None = None
+        self._read_s = -_READ_EVERY_S
         self._state: State | None = None
-        self._ended: dict[tuple[str, int], tuple[str, str]] = {}  # verdict and reason, by inode
 
     def state(self, running: frozenset[str] = frozenset()) -> State | None:
-        """What became of it; None where nothing was planned, as for a lab in Python."""
-        # A run that begins or ends changes the folder, and so does a plan that grows.
-        try:
-            changed_ns = self.folder.stat().st_mtime_ns
-            is_fresh = time.time_ns() - changed_ns < _TICK_NS
-            if is_fresh or (changed_ns, running) != self._read_at:
-                self._state = self._read(running)
-                self._read_at = changed_ns, running
-        except OSError:
-            return None  # removed meanwhile
+        """Return its state; None where nothing was planned, as for a lab in Python."""
+        if time.monotonic() - self._read_s >= _READ_EVERY_S:
+            self._state, self._read_s = self._read(running), time.monotonic()
         return self._state
 
     def _read(self, running: frozenset[str]) -> State | None:
-        planned = read_or_empty(self.folder / PLAN).get("runs", [])
-        if not planned:
+        runs = read_or_empty(self.folder / PLAN).get("runs", [])
+        if not runs:
             return None
-        with os.scandir(self.folder) as entries:
-            inodes = {entry.name: entry.inode() for entry in entries}
         verdicts, waiting, troubles = Counter[str](), [], []
-        for each in planned:
-            key = str(each["key"])
+        for run in runs:
+            key = str(run["key"])
             if key in running:
                 continue
-            if key in inodes:
-                verdict, reason = self._outcome(key, inodes[key])
-                verdicts[verdict] += 1
-                if verdict != "ok":
-                    troubles.append(f"{key}: {verdict}{': ' if reason else ''}{reason}")
-            else:
-                waiting.append(_label(each))
+            if not (self.folder / key).is_dir():
+                waiting.append(_label(run))
+                continue
+            status = read_or_empty(self.folder / key / "status.json")
+            verdict, reason = status.get("verdict", "interrupted"), status.get("reason", "")
+            verdicts[verdict] += 1
+            if verdict != "ok":
+                troubles.append(f"{key}: {verdict}{': ' if reason else ''}{reason}")
         return State(
             verdicts=verdicts,
-            running=len(running & {each["key"] for each in planned}),
+            running=len(running & {run["key"] for run in runs}),
             waiting=waiting,
             troubles=troubles,
         )
 
-    def _outcome(self, key: str, inode: int) -> tuple[str, str]:
-        if (key, inode) not in self._ended:
-            status = read_or_empty(self.folder / key / "status.json")
-            verdict = str(status.get("verdict", "interrupted"))
-            self._ended[key, inode] = verdict, str(status.get("reason", ""))
-        return self._ended[key, inode]
 
-
-def _label(planned: dict[str, Any]) -> str:
-    point = "".join(f" {name}={value}" for name, value in planned.get("factors", {}).items())
-    return f"{planned['arm']} seed {planned['seed']}{point}"
+def _label(run: dict[str, Any]) -> str:
+    point = "".join(f" {name}={value}" for name, value in run.get("factors", {}).items())
+    return f"{run['arm']} seed {run['seed']}{point}"

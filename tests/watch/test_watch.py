@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import threading
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from testbed.shared.yaml_input import InputError
 from testbed.watch import follow, screen
 from testbed.watch.sweep import State, Sweep
 
-IN = follow.Wanted
+IN = follow.Selection
 CONFIG = {"key": "dblp-s1", "arm": "dblp", "seed": 1, "rounds": 40, "experiment": "small"}
 
 
@@ -105,7 +104,7 @@ def test_nothing_running_is_an_input_error(tmp_path):
 
 
 def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, monkeypatch):
-    monkeypatch.setattr(follow, "_PATIENCE_S", 1.5)
+    monkeypatch.setattr(follow, "_TIMEOUT_S", 1.5)
     begun = threading.Event()
 
     def both() -> None:
@@ -147,12 +146,12 @@ def test_a_run_is_found_wherever_its_results_lie_by_experiment_and_by_key(tmp_pa
 def test_an_experiment_without_results_here_is_followed_where_it_runs(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(follow, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(follow, "_TIMEOUT_S", 0.3)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["lab", "watch", "elsewhere"])
     with RunDirectory(tmp_path / "out" / "elsewhere" / "dblp-s1").open(CONFIG) as directory:
         (directory / "live.json").write_text(json.dumps(live()))
-        shown: list[follow.Wanted] = []
+        shown: list[follow.Selection] = []
         with monkeypatch.context() as drawn:
             drawn.setattr(follow, "watch", lambda wanted, _: shown.append(wanted))
             with pytest.raises(SystemExit) as caught:
@@ -181,30 +180,16 @@ def ended(folder: Path, key: str, verdict: str, reason: str = "") -> None:
 
 def test_a_sweep_tells_what_is_done_runs_waits_and_what_went_wrong(tmp_path):
     planned(tmp_path / "small", 6)
-    sweep = Sweep(tmp_path / "small")
-    assert str(sweep.state()) == "6 planned: 6 waiting"
-    ended(sweep.folder, "dblp-s1", "ok")
-    ended(sweep.folder, "dblp-s2", "failed", "worker-1 ended with status 1")
-    state = sweep.state(frozenset(["dblp-s3"]))
+    folder = tmp_path / "small"
+    assert str(Sweep(folder).state()) == "6 planned: 6 waiting"
+    for verdict in ("invalid", "ok"):  # the later one counts
+        ended(folder, "dblp-s1", verdict)
+    ended(folder, "dblp-s2", "failed", "worker-1 ended with status 1")
+    state = Sweep(folder).state(frozenset(["dblp-s3"]))
     assert str(state) == "6 planned: 1 ok, 1 failed, 1 running, 3 waiting"
     assert state is not None
     assert state.troubles == ["dblp-s2: failed: worker-1 ended with status 1"]
     assert state.waiting[0] == "dblp seed 4 k=2"
-
-
-def test_a_run_that_is_tried_again_has_the_later_verdict_and_no_other_folder_is_read_again(
-    tmp_path, monkeypatch
-):
-    planned(tmp_path / "small", 1)
-    sweep = Sweep(tmp_path / "small")
-    ended(sweep.folder, "dblp-s1", "invalid", "processor busy")
-    assert str(sweep.state()) == "1 planned: 1 invalid"
-    ended(sweep.folder, "dblp-s1", "ok")
-    os.utime(sweep.folder, (1e9, 1e9))
-    first = sweep.state()
-    assert str(first) == "1 planned: 1 ok"
-    monkeypatch.setattr(sweep, "_read", lambda running: pytest.fail("read again"))
-    assert sweep.state() is first
 
 
 @pytest.mark.parametrize("document", [live(), {"run": CONFIG, "stage": "training begins"}])
@@ -225,6 +210,6 @@ def test_the_screen_has_the_queue_and_failures_and_still_fits(tmp_path, document
 def test_a_sweep_that_does_not_run_says_how_far_it_came(tmp_path):
     planned(tmp_path / "small", 3)
     ended(tmp_path / "small", "dblp-s1", "failed", "no room")
-    wanted = follow.Wanted(results=tmp_path, experiment="small")
+    wanted = follow.Selection(results=tmp_path, experiment="small")
     with pytest.raises(InputError, match=r"1 failed, 2 waiting; dblp-s1: failed: no room\)"):
         follow.watch(wanted, Console(file=io.StringIO()))
