@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import formatting
-from analysis.comparison import Compared, compare
+from analysis.comparison import compare
 from analysis.data import kept_rows
 from analysis.data.evidence import Evidence, machine_text
 from analysis.data.load import load
@@ -42,7 +42,6 @@ from analysis.tables.rendering import (
     Table,
     narrowed,
     row,
-    table_of,
     to_markdown,
     transposed,
 )
@@ -65,8 +64,7 @@ def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT)
     kinds = {is_simulated(run.manifest) for run in results.ok_runs}
     if kinds == {True} and _kinds(folder) == {False}:
         folder = folder.with_name(folder.name + SIMULATED)
-    kinds |= _kinds(folder)
-    if len(kinds) > 1:
+    if len(kinds | _kinds(folder)) > 1:
         raise ValueError(
             f"{results_dir}: of {results.experiment} there are simulated runs and measured ones, "
             f"what {folder} keeps included; valid: one kind of them under one name"
@@ -82,18 +80,17 @@ def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT)
 
 
 def is_simulated(manifest: dict[str, Any]) -> bool:
-    """Whether the run of this manifest was of `./lab simulate`."""
     return bool(manifest.get("simulated"))
 
 
 def _kinds(folder: Path) -> set[bool]:
-    """Whether what a folder keeps is simulated; empty where it keeps nothing."""
+    """Say of what a folder keeps whether it is simulated; empty where it keeps nothing."""
     kept = (folder / kept_rows.MANIFEST).is_file()
     return {is_simulated(read(folder, kept_rows.MANIFEST)[0])} if kept else set()
 
 
 def derived(evidence: kept_rows.KeptRows) -> dict[str, str]:
-    """The files that are made of kept evidence alone: their texts by name."""
+    """The texts of the files that are made of kept evidence alone, by file name."""
     summary = summarise(evidence)
     rows = recomputable(in_table("main"), from_rounds=evidence.rounds is not None)
     shown = {left + sign + right for left, right in pairs(evidence.arms) for sign in "/-"}
@@ -110,7 +107,7 @@ def recomputable(metrics: Sequence[str], *, from_rounds: bool) -> list[str]:
 
 
 def write_derived(folder: Path) -> None:
-    """Write them from the rows that a folder keeps."""
+    """Write the `derived` files from the rows that a folder keeps."""
     for name, text in derived(kept_rows.read(folder)).items():
         (folder / name).write_text(text, encoding="utf-8")
 
@@ -124,7 +121,8 @@ def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
     began = sorted(str(run.began_at) for run in results.runs if run.began_at)
     machines = list(dict.fromkeys(machine_text(run.manifest) for run in results.ok_runs))
     planned = {run.key for run in results.runs}
-    refused = [run for run in results.others if run.key in planned and run.verdict != "ok"]
+    refused = Counter(run.verdict for run in results.others if run.key in planned)
+    del refused["ok"]
     return {
         "schema": _SCHEMA,
         "experiment": results.experiment,
@@ -134,7 +132,7 @@ def _provenance(results: Evidence, summary: dict[str, Any]) -> dict[str, Any]:
         "began": began[0] if began else "",
         "commits": sorted({str(run.manifest.get("commit") or "") for run in results.ok_runs}),
         "verdicts": results.verdicts(),
-        "refused": dict(sorted(Counter(run.verdict for run in refused).items())),
+        "refused": dict(sorted(refused.items())),
         "remarks": remarks.cautions(results, summary),
     }
 
@@ -144,14 +142,15 @@ def _small(value: Any, shown: set[str], section: str = "") -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, list):
-        return [_small(each, shown) for each in value]
+        return [_small(item, shown) for item in value]
     if not isinstance(value, dict):
         return value
+    if section in ("ratios", "differences"):
+        value = {name: item for name, item in value.items() if name in shown}
     return {
-        name: _small(each, shown, name)
-        for name, each in value.items()
-        if not (section in ("ratios", "differences") and name not in shown)
-        and not (name != "ours" and isinstance(each, dict) and each.get("value", 0) is None)
+        name: _small(item, shown, name)
+        for name, item in value.items()
+        if name == "ours" or not (isinstance(item, dict) and item.get("value", 0) is None)
     }
 
 
@@ -164,7 +163,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 # Of an experiment: whether it stands beside the paper's values, in this order; and what the tables
 # of its sweep show where it is not how many times longer than the reference arm rounds took that
 # were hit: ratios of other metrics, or the arms' own values.
-_EXPERIMENTS = {each["experiment"]: each for each in _rows("pages.csv")}
+_EXPERIMENTS = {line["experiment"]: line for line in _rows("pages.csv")}
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _COMPARED_METRICS = (
     *("round_latency_s.p50", "round_latency_s.burst_mean", "bytes_sent", "passes_per_transfer"),
@@ -177,14 +176,10 @@ _WIDTH = 140  # of a table in a page, in characters
 
 def write_readme(*, root: Path = ROOT) -> list[str]:
     """Write the blocks of all kept results that a document has a place for; returns their names."""
-    written: list[str] = []
-    texts = {}
-    for path in documents(root):
-        texts[path], names = filled(path, root)
-        written += names
-    for path, text in texts.items():
+    pages = {path: filled(path, root) for path in documents(root)}  # all, before any is written
+    for path, (text, _) in pages.items():
         path.write_text(text, encoding="utf-8")
-    return written
+    return [name for _, names in pages.values() for name in names]
 
 
 def documents(root: Path) -> list[Path]:
@@ -224,43 +219,74 @@ def _content(name: str, root: Path) -> str | None:
 
 
 def _written(name: str, root: Path) -> str | None:
+    results = root / RESULTS
     if name == "overview":
-        folders = [root / RESULTS / each for each, of in _EXPERIMENTS.items() if of["replay"]]
-        kept = [read(each)[0] for each in folders if (each / SUMMARY).is_file()]
+        folders = [results / experiment for experiment, of in _EXPERIMENTS.items() if of["replay"]]
+        kept = [read(folder)[0] for folder in folders if (folder / SUMMARY).is_file()]
         return _bare(overview_table(kept)) if kept else None
     if name == "kept":
-        listed = sorted(path.parent for path in (root / RESULTS).glob(f"*/{PROVENANCE}"))
+        listed = sorted(path.parent for path in results.glob(f"*/{PROVENANCE}"))
         return _bare(_list(listed)) if listed else None
-    other = answers(root / RESULTS) if name == "answers" else bench(name, root / RESULTS)
+    other = answers(results) if name == "answers" else bench(name, results)
     if other is not None:
         return _bare(other)
-    folder = root / RESULTS / name
-    if (folder / PROVENANCE).is_file():
-        return block(folder)
-    measured = folder.with_name(name.removesuffix(_COMPARED))
+    if (results / name / PROVENANCE).is_file():
+        return block(results / name)
+    measured = results / name.removesuffix(_COMPARED)
     simulated = measured.with_name(measured.name + SIMULATED)
-    kept_both = all((each / PROVENANCE).is_file() for each in (measured, simulated))
+    kept_both = all((folder / PROVENANCE).is_file() for folder in (measured, simulated))
     return _comparison(measured, simulated) if name.endswith(_COMPARED) and kept_both else None
 
 
 def _comparison(measured: Path, simulated: Path) -> str:
-    """The block that compares two folders; of those without rows nothing can be compared."""
-    found = compare(kept_rows.read(measured), kept_rows.read(simulated))
-    pairs = sorted({each.ratio.n for each in found})
+    """The block that compares two folders: a row by point and arm, a column by metric."""
+    compared = compare(kept_rows.read(measured), kept_rows.read(simulated))
+    points = [", ".join(str(level) for level in pair.factors.values()) for pair in compared]
+    in_order = sorted(zip(points, compared, strict=True), key=lambda pair: points.index(pair[0]))
+    by_place: dict[str, dict[str, Estimate]] = {}
+    for point, pair in in_order:
+        place = ": ".join(filter(None, (point, pair.arm)))
+        by_place.setdefault(place, {})[pair.metric] = pair.ratio
+    shown = [name for name in _COMPARED_METRICS if any(name in of for of in by_place.values())]
+    nothing = Estimate(value=None)
+    cells = {
+        place: [ratios.get(name, nothing) for name in shown] for place, ratios in by_place.items()
+    }
+    table = Table(
+        title="",
+        columns=["Ratio", *(describe(metric).label for metric in shown)],
+        rows=[
+            row(
+                place,
+                *(
+                    rendering.missing()
+                    if ratio.value is None
+                    else rendering.measured(ratio, with_n=False)
+                    for ratio in ratios
+                ),
+            )
+            for place, ratios in cells.items()
+        ],
+    )
     made = []
     for folder, kind in ((measured, "Measured"), (simulated, "Simulated")):
-        provenance = read(folder, SUMMARY, PROVENANCE)[1]
+        (provenance,) = read(folder, PROVENANCE)
         made.append(
             f"{kind}: {_commands(provenance)} "
             f"{provenance['began'][:10]}, `experiments/results/{folder.name}/`."
         )
+    pairs = sorted({pair.ratio.n for pair in compared})
     spread = "95 % intervals (Student's t)" if pairs[-1] >= ENOUGH_SEEDS else "each pair's ratio"
     words = (
         "Ratios, simulated over measured: geometric means over pairs of runs of one seed, with "
         f"{spread}; pairs: {', '.join(map(str, pairs))}."
     )
-    shown = "\n".join(_bare(part) for part in narrowed(_compared_table(found), _WIDTH))
-    return "\n".join([shown, " ".join([words, *made]), ""])
+    return "\n".join([_parts(table), " ".join([words, *made]), ""])
+
+
+def _parts(table: Table) -> str:
+    """The rows of a table, below each other where they are too wide for a page."""
+    return "\n".join(_bare(part) for part in narrowed(table, _WIDTH))
 
 
 def block(folder: Path) -> str:
@@ -268,39 +294,36 @@ def block(folder: Path) -> str:
     summary, provenance = read(folder, SUMMARY, PROVENANCE)
     from_rounds = (folder / kept_rows.ROUNDS).is_file()
     tables = _tables(summary, recomputable(in_table("pages"), from_rounds=from_rounds))
-    # Several tables have the rows of each below what they are; the experiment's name is above all.
-    titles = [f"{each.title.partition(': ')[2]}:\n\n" if tables[1:] else "" for each in tables]
-    shown = "\n".join(
-        title + "\n".join(_bare(part) for part in narrowed(table, _WIDTH))
-        for title, table in zip(titles, tables, strict=True)
-    )
+    shown = [
+        # Of several tables each needs its title, without the experiment's name.
+        (f"{table.title.partition(': ')[2]}:\n\n" if tables[1:] else "") + _parts(table)
+        for table in tables
+    ]
     findings = findings_table(summary)
     if 0 < len(findings.rows) <= _MOST_PAIRS and not points(summary):
-        parts = narrowed(transposed(findings), _WIDTH)
-        shown += "".join(f"\n{_bare(part)}" for part in parts)
+        shown.append(_parts(transposed(findings)))
     papers = overview_table([summary])
     if papers.rows and _seeds(summary) >= ENOUGH_SEEDS:
-        shown += f"\n{_bare(papers)}"
-    return f"{shown}\n{_words(summary, provenance, folder.name)}\n"
+        shown.append(_bare(papers))
+    return "\n".join([*shown, _words(summary, provenance, folder.name)]) + "\n"
 
 
 def _list(folders: list[Path]) -> Table:
     """A row for each folder with an experiment's results."""
-    names = (SUMMARY, PROVENANCE, kept_rows.MANIFEST)
-    kept: list[Any] = [(folder.name, *read(folder, *names)) for folder in folders]
-    return table_of(
-        "",
-        {
-            "Result": lambda each: each[0] + " (simulated)" * is_simulated(each[3]),
-            "Seeds": lambda each: str(_seeds(each[1])),
-            "Runs": lambda each: str(each[2]["verdicts"]["ok"]),
-            "Refused attempts": lambda each: str(sum(each[2]["refused"].values())),
-            "Begun": lambda each: each[2]["began"][:10],
-            "Commit": lambda each: _short_commits(each[2]) or "not recorded",
-        },
-        kept,
-        numeric=False,
-    )
+    rows = []
+    for folder in folders:
+        summary, provenance, manifest = read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
+        cells = (
+            folder.name + " (simulated)" * is_simulated(manifest),
+            str(_seeds(summary)),
+            str(provenance["verdicts"]["ok"]),
+            str(sum(provenance["refused"].values())),
+            provenance["began"][:10],
+            _short_commits(provenance) or "not recorded",
+        )
+        rows.append(row(*cells))
+    columns = ["Result", "Seeds", "Runs", "Refused attempts", "Begun", "Commit"]
+    return Table(title="", columns=columns, rows=rows, numeric=False)
 
 
 def _tables(summary: dict[str, Any], shown_by_arm: Sequence[str]) -> list[Table]:
@@ -348,93 +371,60 @@ def _commands(provenance: dict[str, Any]) -> str:
     listed = [provenance["command"], *provenance.get("further_commands", [])]
     commits = _short_commits(provenance)
     of_commits = f", commit{'s' * (', ' in commits)} {commits}," if commits else ""
-    return " and ".join(f"`{each}`" for each in listed) + of_commits
+    return " and ".join(f"`{command}`" for command in listed) + of_commits
 
 
 def _short_commits(provenance: dict[str, Any]) -> str:
-    return ", ".join(each[:7] + each[40:] for each in provenance["commits"] if each)
+    return ", ".join(commit[:7] + commit[40:] for commit in provenance["commits"] if commit)
 
 
 def _seeds(summary: dict[str, Any]) -> int:
-    compared = ratio_names(summary)
-    # Those of scripts and programs have no rate of iterations.
+    # Runs of scripts and programs have no rate of iterations.
     metrics = ("rounds_per_s", "round_latency_s.mean")
-    found = (entry(summary, "ratios", each, metric).n for each in compared for metric in metrics)
-    return max(found, default=1)
-
-
-def _compared_table(found: Sequence[Compared]) -> Table:
-    """A row for each point and arm, a column for each metric that one of them has."""
-    ratios = {(_place(each), each.metric): each.ratio for each in found}
-    had = {metric for _, metric in ratios}
-    shown = [metric for metric in _COMPARED_METRICS if metric in had]
-
-    def cell(place: str, metric: str) -> Cell:
-        ratio = ratios.get((place, metric))
-        if ratio is None or ratio.value is None:
-            return rendering.missing()
-        return rendering.measured(ratio, with_n=False)
-
-    points = list(dict.fromkeys(map(_point, found)))
-    by_point = sorted(found, key=lambda each: points.index(_point(each)))
-    places = dict.fromkeys(map(_place, by_point))
-    return Table(
-        title="",
-        columns=["Ratio", *(describe(metric).label for metric in shown)],
-        rows=[row(place, *(cell(place, metric) for metric in shown)) for place in places],
-    )
-
-
-def _point(each: Compared) -> str:
-    return ", ".join(str(level) for level in each.factors.values())
-
-
-def _place(each: Compared) -> str:
-    return ": ".join(filter(None, (_point(each), each.arm)))
+    pairs = ratio_names(summary)
+    counts = (entry(summary, "ratios", pair, metric).n for pair in pairs for metric in metrics)
+    return max(counts, default=1)
 
 
 def answers(results: Path) -> Table | None:
     """A row for each question whose result is kept: what of two arms, or of the paper, is so."""
-    kept = [each for each in _rows("questions.csv") if (results / each["result"]).is_dir()]
+    rows = []
+    for question in _rows("questions.csv"):
+        folder = results / question["result"]
+        if folder.is_dir():
+            rows.append(row(question["asks"], *_answer(question, folder), question["result"]))
     columns = ["question", "compared", "ours", "answer", "kept result"]
-    rows = [
-        row(each["asks"], *_answer(each, results / each["result"]), each["result"]) for each in kept
-    ]
     return Table(title="", columns=columns, rows=rows, numeric=False) if rows else None
 
 
-def _answer(asked: Mapping[str, str], folder: Path) -> list[Cell]:
-    """What was compared, what came out, and the answer."""
-    point = dict(part.split("=") for part in asked["point"].split(";") if part)
-    if asked["paper"]:
+def _answer(question: Mapping[str, str], folder: Path) -> list[Cell]:
+    """The cells that say what was compared, what came out, and the answer."""
+    point = dict(part.split("=") for part in question["point"].split(";") if part)
+    if question["paper"]:
         (summary,) = read(folder)
-        at = [each for each in summary["points"] if point in ({}, each["factors"])]
-        published = overview_table([{**summary, "points": at}]).rows
-        _, arms, paper, ours, answer = next(
-            each for each in published if asked["paper"] in each[0].text
-        )
-        return [Cell(text=arms.text, detail=f"paper: {paper.text}"), ours, answer]
-    first, second, metric = (asked[name] for name in ("first", "second", "metric"))
+        parts = [part for part in summary["points"] if point in ({}, part["factors"])]
+        for title, arms, paper, ours, answer in overview_table([{**summary, "points": parts}]).rows:
+            if question["paper"] in title.text:
+                return [Cell(text=arms.text, detail=f"paper: {paper.text}"), ours, answer]
+    first, second, metric = (question[name] for name in ("first", "second", "metric"))
     is_ratio = metric not in TASK_METRICS
     rows = pairing.at_point(kept_rows.read(folder).per_run(), point)
     values = pairing.measured(rows, [first, second], [metric])
     pair = values.paired(first, second, metric, ratio=is_ratio)
-    found = ratio_interval(*pair) if is_ratio else difference_interval(*pair)
+    estimate = ratio_interval(*pair) if is_ratio else difference_interval(*pair)
     sign, unit = ("/", formatting.RATIO) if is_ratio else (" \u2212 ", formatting.POINTS)
+    detail = formatting.joined(describe(metric).label, unit.symbol)
     return row(
-        Cell(
-            text=first + sign + second,
-            detail=formatting.joined(describe(metric).label, unit.symbol),
-        ),
-        rendering.measured(found, unit),
-        _is_less(found, 1.0 if is_ratio else 0.0),
+        Cell(text=first + sign + second, detail=detail),
+        rendering.measured(estimate, unit),
+        _is_less(estimate, 1.0 if is_ratio else 0.0),
     )
 
 
 def _is_less(estimate: Estimate, than: float) -> str:
     ends = estimate.values if estimate.n < ENOUGH_SEEDS else (estimate.low, estimate.high)
-    known = [end for end in ends if end is not None]
-    answer = "yes" if max(known) < than else "no" if min(known) > than else "not told apart"
+    ends = [end for end in ends if end is not None]
+    answer = "yes" if max(ends) < than else "no" if min(ends) > than else "not told apart"
     return f"{answer} (an indication: few seeds)" if estimate.n < ENOUGH_SEEDS else answer
 
 
@@ -450,14 +440,14 @@ def bench(name: str, results: Path) -> Table | None:
     if not parts or not (results / "bench").is_dir():
         return None
     records = {
-        (path.stem, each["case"]): each
+        (path.stem, record["case"]): record
         for path in (results / "bench").glob("*.json")
-        for each in json.loads(path.read_text(encoding="utf-8"))
+        for record in json.loads(path.read_text(encoding="utf-8"))
     }
 
     def of(head: str, tail: str) -> str:
         file, _, tail = tail.rpartition(":")
-        cases = [(file or "transport", head + tail.format(each)) for each in parts["ratio of"]]
+        cases = [(file or "transport", head + tail.format(loss)) for loss in parts["ratio of"]]
         return _shown(parts, [records[case] for case in cases if case in records])
 
     parts.setdefault("ratio of", {"": ""})
