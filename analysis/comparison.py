@@ -31,7 +31,6 @@ class Compared:
 
 
 def evidence(folder: Path) -> Evidence:
-    """What a folder of runs or of kept results holds."""
     if (folder / kept_rows.ROWS).is_file():
         return kept_rows.read(folder)
     return load(folder)
@@ -72,7 +71,6 @@ def compare_runs(first: Evidence, second: Evidence) -> list[Compared]:
 
 
 def _paired(one: pl.DataFrame, two: pl.DataFrame, factors: Sequence[str]) -> list[Compared]:
-    """Each metric that both have, at each point and of each arm, over the seeds of both."""
     on = ["arm", *factors, "seed"]
     metrics = [name for name in metric_names(one) if name in two.columns]
     paired = one.select(*on, *metrics).join(
@@ -99,7 +97,6 @@ def _paired(one: pl.DataFrame, two: pl.DataFrame, factors: Sequence[str]) -> lis
 
 
 def document(first: str, second: str, compared: Sequence[Compared]) -> dict[str, Any]:
-    """The comparison for a program; `first` and `second` name the folders."""
     return {
         "schema": SCHEMA,
         "first": first,

@@ -44,7 +44,6 @@ def unit_for(unit: str, values: Iterable[float | None]) -> Unit:
 
 
 def metric_unit(metric: str, values: Iterable[float | None]) -> tuple[str, Unit]:
-    """A metric's label with its unit, and the unit that fits these values."""
     described = describe(metric)
     unit = unit_for(described.unit, values)
     return (f"{described.label} ({unit.symbol})" if unit.symbol else described.label), unit
@@ -75,7 +74,6 @@ def spread(estimate: Estimate, unit: Unit = RATIO) -> str:
 
 
 def between(low: str, high: str) -> str:
-    """Two numbers with a dash between them, or `to` where one is negative."""
     return f"{low} to {high}" if "-" in low + high else f"{low}{TO}{high}"
 
 
@@ -99,12 +97,10 @@ def p_value(p: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage with one decimal and its sign."""
     return f"{share * 100:+.1f} %"
 
 
 def short(value: Any) -> str:
-    """A setting of any type; numbers with four significant digits."""
     if value is None:
         return DASH
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -120,12 +116,11 @@ def _decimals(value: float, unit: Unit) -> int:
 
 
 def joined(*parts: str) -> str:
-    """The parts that are not empty, with commas between them."""
     return ", ".join(filter(None, parts))
 
 
 def left_out(part: Mapping[str, Any], pair: str) -> list[tuple[str, str]]:
-    """Which seeds enter no ratio of a pair, and why; of a whole summary or of a point of it."""
+    """The seeds that enter no ratio of a pair, and the reasons; of a summary or a point of it."""
     found = {}
     if seeds := part.get("unpaired", {}).get(pair):
         found["only one arm of the pair has an ok run"] = seeds
@@ -138,7 +133,6 @@ def left_out(part: Mapping[str, Any], pair: str) -> list[tuple[str, str]]:
 
 
 def why_apart(apart: Mapping[str, Any]) -> str:
-    """Why the arms' runs of some seeds are no pairs."""
     places = {"machine": "on different machines"}
     differ = dict.fromkeys(places.get(name, "with different code") for name in apart["differ"])
     return f"measured {' or '.join(differ)}"

@@ -42,11 +42,10 @@ class Estimate:
     def as_json(self) -> dict[str, Any]:
         """The entry of `summary.json`; `values` only where there are some."""
         entry = {**vars(self), "values": list(self.values)}
-        return {name: each for name, each in entry.items() if name != "values" or each}
+        return {name: value for name, value in entry.items() if name != "values" or value}
 
     @classmethod
     def of_json(cls, entry: Mapping[str, Any]) -> Estimate:
-        """The estimate of such an entry, which may hold a p-value, too."""
         names = (field.name for field in fields(cls))
         return cls(**{name: entry[name] for name in names if name in entry})
 
@@ -64,9 +63,6 @@ def ratio_interval(numerators: Values, denominators: Values) -> Estimate:
 
     The interval is Student's, of the mean logarithm. Where a value is not above 0 there is no
     logarithm: then the value is the ratio of the means, and there is no interval.
-
-    Raises:
-        ValueError: there are not as many denominators as numerators.
     """
     top, bottom = _pairs(numerators, denominators)
     n = len(top)
@@ -74,7 +70,7 @@ def ratio_interval(numerators: Values, denominators: Values) -> Estimate:
         of_logs = _of_mean(np.log(top / bottom))
         ends = (of_logs.value, of_logs.low, of_logs.high)
         value, low, high = (None if end is None else math.exp(end) for end in ends)
-        values = tuple(math.exp(each) for each in of_logs.values)
+        values = tuple(map(math.exp, of_logs.values))
         return Estimate(value=value, low=low, high=high, n=n, values=values)
     divisor = bottom.sum()
     value = float(top.sum() / divisor) if divisor else math.nan
@@ -104,16 +100,12 @@ def paired_p_value(left: Values, right: Values, *, ratio: bool) -> float | None:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """P-values corrected for being several: Holm, Scand. J. Statist. 6, 1979, in the given order.
-
-    The smallest of m is multiplied by m, the next by m - 1 and so on; none falls below a smaller
-    one's, none exceeds 1. None stays None and does not count.
-    """
-    known = sorted((p, at) for at, p in enumerate(p_values) if p is not None)
+    """P-values corrected for being several: Holm, Scand. J. Statist. 6, 1979. None stays None."""
+    ascending = sorted((p, at) for at, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     least = 0.0
-    for rank, (p, at) in enumerate(known):
-        least = max(least, min(1.0, p * (len(known) - rank)))
+    for rank, (p, at) in enumerate(ascending):
+        least = max(least, min(1.0, p * (len(ascending) - rank)))
         corrected[at] = least
     return corrected
 
@@ -135,7 +127,6 @@ def _pairs(left: Values, right: Values) -> tuple[Floats, Floats]:
 
 
 def _of_mean(values: Floats) -> Estimate:
-    """The mean of one value per seed, with Student's interval from enough seeds on."""
     n = len(values)
     if n == 0:
         return NOTHING
@@ -150,7 +141,7 @@ def _of_mean(values: Floats) -> Estimate:
 
 @lru_cache(maxsize=32)
 def _quantile(n: int) -> float:
-    """Of Student's t for the mean of n values: the two-sided interval's half-width in errors."""
+    """The half-width, in standard errors, of Student's interval for the mean of n values."""
     from scipy.special import stdtrit  # a tenth of the time that scipy.stats takes to import
 
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
@@ -164,13 +155,11 @@ Quantity = Literal["ratio", "accuracy", "other"]
 
 
 def verdict(ours: Estimate, low: float, high: float, quantity: Quantity) -> Verdict | None:
-    """What our estimate says of a published value from `low` to `high`: equivalence in a margin.
+    """Test our estimate for equivalence with a published value from `low` to `high`.
 
-    Two one-sided tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987), by way of the 95 %
-    interval, so each at 2.5 %: the published value, or range, is widened by the margin. Where our
-    interval lies inside, it is reproduced; where both have nothing in common, it is not; else, and
-    below five seeds, the data do not decide. A value so small that no effect at all lies within
-    the margin cannot be reproduced. None for quantities without a margin.
+    Two one-sided tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987) by way of the 95 %
+    interval, so each at 2.5 %: the published range is widened by the margin. None for quantities
+    without a margin.
     """
     if quantity == "other":
         return None
@@ -194,22 +183,20 @@ def _widened(low: float, high: float, quantity: Quantity) -> tuple[float, float]
 
 
 def byte_bound(low: float, high: float) -> float:
-    """How many times longer a transfer takes that tolerates `low` if only bytes cost time.
+    """The ratio of the times of two transfers if only bytes cost time, whatever the loss.
 
-    With in-order passes a receiver that tolerates P stops as soon as the share 1 - P has arrived,
-    whatever the loss. (Arithmetic of this project, from the DBLP paper's rules.)
+    A receiver that tolerates P stops as soon as the share 1 - P has arrived. (Arithmetic of this
+    project, from the DBLP paper's rules.)
     """
     return (1 - low) / (1 - high)
 
 
 def passes(tolerance: float, loss: float) -> float:
-    """The passes that a transfer is expected to pay for, where each costs what is walked of it.
+    """The number of passes that a transfer of many chunks is expected to pay for.
 
-    After k passes the share q ** k is missing. So all but the last of n = ceil(ln P / ln q) passes
-    are walked whole. In the last one chunks arrive evenly along the indices, and Stop ends it at
-    the share f where q ** (n - 1) * (1 - f * (1 - q)) = P. Together that is n - 1 + f, with
-    f = (1 - P / q ** (n - 1)) / (1 - q). It is the limit for many chunks. With tolerance 0 under
-    loss no number of passes is expected to suffice: ValueError.
+    After k passes the share q ** k is missing, so all but the last of n = ceil(ln P / ln q) passes
+    are walked whole. Stop ends the last one at its share f = (1 - P / q ** (n - 1)) / (1 - q).
+    ValueError: the tolerance is 0 under loss.
     """
     whole = 0
     if loss > tolerance:
@@ -218,20 +205,16 @@ def passes(tolerance: float, loss: float) -> float:
 
 
 def pass_limit(low: float, high: float, loss: float) -> float:
-    """The ratio if only passes cost time: `passes` of the one tolerance over that of the other.
+    """The expected ratio of the times of two transfers if only passes cost time.
 
-    It is expected, not a bound: with few chunks the ratio lies some per cent to either side, since
-    of few only a whole number may stay missing. A gather waits for the slowest of its senders, for
-    which it lies higher.
+    It is no bound: with few chunks, or with several senders of which a gather waits for the
+    slowest, the ratio lies some per cent to either side.
     """
     return passes(low, loss) / passes(high, loss)
 
 
 def tolerances(config: Mapping[str, Any], leg: str = "gather") -> tuple[float, float] | None:
-    """The lowest and the highest tolerance of a leg, as `config.json` describes the protocol.
-
-    None where it is not given by such a rule, as with TCP.
-    """
+    """The lowest and the highest tolerance of a leg in a `config.json`; None as with TCP."""
     text = str((config.get("protocol") or {}).get(leg) or "")
     options = dict(re.findall(r"\b(tolerance|low|high) *= *([\d.e-]+)", text.partition(":")[2]))
     if "tolerance" in options:

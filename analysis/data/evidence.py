@@ -83,13 +83,11 @@ class Evidence:
         return [run for run in self.runs if self.counts(run)]
 
     def counts(self, run: Run) -> bool:
-        """Tell whether a planned run enters statistics."""
         invalid = self.include_invalid and run.verdict == "invalid" and bool(run.config)
         return run.verdict == "ok" or invalid
 
     @property
     def invalid_included(self) -> int:
-        """The number of invalid runs that enter statistics."""
         return sum(run.verdict == "invalid" for run in self.ok_runs)
 
     @property
@@ -98,7 +96,6 @@ class Evidence:
 
     @property
     def factor_columns(self) -> list[str]:
-        """The columns that hold a run's point in the sweep."""
         return [FACTOR_PREFIX + name for name in factor_names(self.ok_runs)]
 
     def point_order(self, run: Run) -> tuple[int, ...]:
@@ -131,7 +128,6 @@ def is_of_script(config: Mapping[str, Any]) -> bool:
 
 
 def section(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """A section of a configuration; empty where it is not there."""
     value = config.get(name)
     return value if isinstance(value, dict) else {}
 
@@ -155,7 +151,6 @@ def pace(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def factor_names(runs: Sequence[Run]) -> list[str]:
-    """The factors that some runs have, by name."""
     return sorted({name for run in runs for name in run.factors})
 
 
@@ -252,7 +247,6 @@ def another_attempt_may_help(run: Run) -> bool:
 
 
 def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:
-    """The ways in which an experiment loosened gates, in words, with the keys of the runs."""
     keys: dict[str, list[str]] = {}
     for run in runs:
         for gate in run.gates:

@@ -75,7 +75,6 @@ class KeptRows(Evidence):
     rounds: pl.DataFrame | None
 
     def measured(self) -> pl.DataFrame:
-        """A row for each ok run."""
         return self.rows
 
 
@@ -125,7 +124,7 @@ def _write_rounds(folder: Path, rounds: pl.DataFrame) -> bool:
 
 
 def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of some objects have, at any depth; lists are shared whole or not at all."""
+    """The part that all objects have, at any depth; lists are shared whole or not at all."""
     first, *others = documents or [{}]
     shared: dict[str, Any] = {}
     for name, value in first.items():
@@ -140,7 +139,7 @@ def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def own(document: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """What an object has beyond `shared`, which is the `common` part of some with it."""
+    """The part of an object beyond `shared`, which is the `common` part of some with it."""
     rest: dict[str, Any] = {}
     for name, value in document.items():
         if name not in shared:
@@ -166,7 +165,6 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _write_csv(path: Path, rows: pl.DataFrame) -> None:
-    """A header and a line per row. What is null, or an empty text, is an empty cell."""
     rows.with_columns(pl.col(pl.String).replace("", None)).write_csv(path)
 
 
@@ -193,7 +191,6 @@ def _entry(run: Run, shared: dict[str, Any], first: dict[str, Any]) -> dict[str,
 
 
 def _attempts(evidence: Evidence) -> Iterator[tuple[int, Run, bool]]:
-    """Every attempt: its number, and whether it is the one that counts of a planned run."""
     earlier: dict[str, list[Run]] = {}
     for run in evidence.others:
         earlier.setdefault(run.key, []).append(run)
@@ -243,7 +240,6 @@ def _short(value: Any) -> float | None:
 
 
 def read(folder: Path) -> KeptRows:
-    """The evidence that a folder keeps."""
     try:
         return _read(folder)
     except (LookupError, TypeError, AttributeError) as error:  # an entry that is not there
@@ -339,7 +335,6 @@ def document_of(path: Path, remedy: str = "valid: the file as it was kept") -> d
 
 
 def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The planned runs by key, as many as the experiment says."""
     try:
         entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         by_key = {str(entry["key"]): entry for entry in entries}
@@ -386,7 +381,6 @@ def _completed(
 
 
 def _gate(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the gates, with the names that `status.json` has for them."""
     texts = {name: row[name] or "" for name in ("outcome", "waived", "where")}
     return {"name": row["gate"], "key": row["gate"], **row, **texts}
 

@@ -158,7 +158,6 @@ def load(
     *,
     include_invalid: bool = False,
 ) -> Results:
-    """Read an experiment's runs; by default those of the experiment that was planned last."""
     folder = _find_experiment(results_dir, experiment)
     problems: list[str] = []
     document, plan = (
@@ -213,7 +212,7 @@ def _runs(folder: Path, plan: dict[str, Any], whole: Sequence[str]) -> tuple[lis
 
 
 def _identity(entry: dict[str, Any]) -> dict[str, Any]:
-    """What a run is, from its entry in the plan or its configuration."""
+    """The keys that identify a run, from its entry in the plan or its configuration."""
     return {
         "key": entry["key"],
         "arm": str(entry.get("arm", "?")),
@@ -335,7 +334,6 @@ def _find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
 
 
 def _directories_of_runs(folder: Path) -> dict[str, list[_Directory]]:
-    """All directories of an experiment's runs by key, those of one key in ascending order."""
     if (folder / CONFIG).is_file():
         return {folder.name: [_Directory((2, 0), folder, "")]}
     by_key: dict[str, list[_Directory]] = {}

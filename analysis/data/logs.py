@@ -73,7 +73,6 @@ def unit_of(name: str) -> str:
 
 
 def _columns() -> dict[str, list[Column]]:
-    """The columns by frame; those of every frame have the name ``."""
     columns: dict[str, list[Column]] = {}
     text = Path(__file__).with_name("frame_columns.csv").read_text(encoding="utf-8")
     for line in csv.DictReader(text.splitlines()):
@@ -263,7 +262,6 @@ def remark(run: Run, problems: Sequence[str]) -> None:
 
 
 def _is_expected(log: str, config: dict[str, Any]) -> bool:
-    """Tell whether a run with this configuration writes such a log at all."""
     if log == "impairments":
         return bool(config.get("impairments"))
     if is_of_script(config):

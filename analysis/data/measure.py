@@ -165,7 +165,6 @@ def _evaluations(training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _targets(runs: Sequence[Run]) -> pl.DataFrame:
-    """`run_key` and `target` of the runs that have a `training.target`."""
     targets = [(run.key, section(run.config, "training").get("target")) for run in runs]
     return pl.DataFrame(
         [(key, float(target)) for key, target in targets if isinstance(target, int | float)],

@@ -68,7 +68,6 @@ def in_table(table: str) -> list[str]:
 
 
 def is_metric(name: str) -> bool:
-    """Tell a metric from the other columns of the runs' rows."""
     return _pattern(name)[0] in REGISTRY
 
 
@@ -78,7 +77,6 @@ def is_tail_quantile(name: str) -> bool:
 
 
 def is_of_programs(name: str) -> bool:
-    """Tell a metric of a user's own programs from those of rounds."""
     return _pattern(name)[0] in _OF_PROGRAMS
 
 
@@ -99,7 +97,6 @@ def order(name: str) -> tuple[int, str]:
 
 
 def describe(name: str) -> Metric:
-    """A metric by its name."""
     pattern, subject = _pattern(name)
     metric = REGISTRY[pattern]
     if not subject:

@@ -38,7 +38,6 @@ def with_metrics(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def measured(directory: Path) -> dict[str, float]:
-    """The metrics of a run, by name."""
     programs = workload(directory)
     times = [
         (float(program["began_s"]), float(program["ended_s"]))
@@ -70,7 +69,7 @@ def measured(directory: Path) -> dict[str, float]:
 
 
 def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
-    """Whether a sample is from the first announced round's begin to the last one's end."""
+    """An expression that is true from the first announced round's begin to the last one's end."""
     rounds = logs.read_lines(directory / "events" / "rounds.jsonl", logs.ROUNDS, [])
     began_s, ended_s = rounds["began_s"].min(), rounds["ended_s"].max()
     if began_s is None or ended_s is None:
@@ -96,7 +95,7 @@ def _durations(programs: list[dict[str, Any]]) -> Found:
 
 
 def _waits(directory: Path, programs: list[dict[str, Any]]) -> Found:
-    """Of the programs whose hook wrote a log of its steps."""
+    """The waits of programs whose hook wrote a log of its steps."""
     names: dict[int, str] = {}  # by rank
     waited: dict[tuple[int, int], tuple[int, float]] = {}  # by step and rank: for whom, how long
     for program in programs:
@@ -117,7 +116,7 @@ def _waits(directory: Path, programs: list[dict[str, Any]]) -> Found:
 
 
 def _waited_for_s(rank: int, waited: Mapping[tuple[int, int], tuple[int, float]]) -> float:
-    """How long others waited for a rank in a step, on average; `waited` as in `_waits`."""
+    """The mean time that others waited for a rank in a step; `waited` is as in `_waits`."""
     longest_s = dict.fromkeys((step for step, _ in waited), 0.0)
     for (step, _), (slowest, waited_s) in waited.items():
         if slowest == rank:

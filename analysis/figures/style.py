@@ -157,7 +157,6 @@ def new_axes(y_label: str) -> tuple[Figure, Axes]:
 
 
 def new_panels(count: int, *, share_y: bool = False) -> tuple[Figure, list[Axes]]:
-    """Axes one above the other that share the x axis."""
     width, height = SIZE_INCHES
     figure = Figure(figsize=(width, height + 1.3 * (count - 1)), layout="constrained")
     axes = figure.subplots(count, 1, sharex=True, sharey=share_y, squeeze=False)
@@ -165,7 +164,6 @@ def new_panels(count: int, *, share_y: bool = False) -> tuple[Figure, list[Axes]
 
 
 def new_grid(panels: int) -> tuple[Figure, list[Axes]]:
-    """Axes for so many panels, two in a row."""
     columns = 1 if panels == 1 else 2
     rows = -(-panels // columns)
     width, height = SIZE_INCHES
@@ -201,7 +199,7 @@ def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, 
 
 
 def too_many_for_bands(arms: Collection[str]) -> bool:
-    """Whether an experiment has so many arms that bands around their lines hide one another."""
+    """Tell experiments with so many arms that bands around their lines hide one another."""
     return len(arms) >= _FEWEST_ARMS_WITHOUT_BANDS
 
 
@@ -265,7 +263,6 @@ def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -
 
 
 def _stretches(values: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs of consecutive numbers, as their first and last."""
     stretches: list[tuple[int, int]] = []
     for value in values:
         if stretches and value == stretches[-1][1] + 1:
@@ -298,7 +295,7 @@ def add_legend(
     *,
     markers: bool = True,
 ) -> None:
-    """Above the axes, where it covers nothing."""
+    """Put the legend above the axes, where it covers nothing."""
     handles: list[Any] = [
         Line2D(
             [],
@@ -334,7 +331,6 @@ def add_legend(
 
 
 def watermark(figure: Figure) -> None:
-    """Write across a figure, over whatever it shows, that it is of invalid runs, too."""
     size = 72 * figure.get_figwidth() / len(INVALID_INCLUDED)
     place: Any = {"ha": "center", "va": "center", "rotation": 20, "zorder": 100}
     text = figure.text(0.5, 0.5, INVALID_INCLUDED, **place)
@@ -342,7 +338,6 @@ def watermark(figure: Figure) -> None:
 
 
 def render(figure: Figure, kind: str) -> bytes:
-    """The bytes of an `svg` or `png` file, the same for the same figure."""
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
@@ -380,7 +375,7 @@ def line_with_intervals(
 
 
 def all_numbers(values: Sequence[Any]) -> bool:
-    """Whether every value of a factor is a finite number, or the text of one."""
+    """Tell factors whose values are finite numbers, or texts of such."""
     try:
         return all(math.isfinite(float(value)) for value in values)
     except (TypeError, ValueError):

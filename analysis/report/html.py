@@ -105,7 +105,6 @@ def embedded(data: object) -> Markup:
 
 
 def script(name: str) -> Markup:
-    """The element with a program of `templates/`."""
     return Markup(f"<script>{_program(name)}</script>")  # noqa: S704 (our own file)
 
 

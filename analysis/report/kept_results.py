@@ -84,7 +84,6 @@ def is_simulated(manifest: dict[str, Any]) -> bool:
 
 
 def _kinds(folder: Path) -> set[bool]:
-    """Say of what a folder keeps whether it is simulated; empty where it keeps nothing."""
     kept = (folder / kept_rows.MANIFEST).is_file()
     return {is_simulated(read(folder, kept_rows.MANIFEST)[0])} if kept else set()
 
@@ -107,7 +106,6 @@ def recomputable(metrics: Sequence[str], *, from_rounds: bool) -> list[str]:
 
 
 def write_derived(folder: Path) -> None:
-    """Write the `derived` files from the rows that a folder keeps."""
     for name, text in derived(kept_rows.read(folder)).items():
         (folder / name).write_text(text, encoding="utf-8")
 
@@ -183,7 +181,6 @@ def write_readme(*, root: Path = ROOT) -> list[str]:
 
 
 def documents(root: Path) -> list[Path]:
-    """The documents that may have a place for an experiment's table."""
     return [path for pattern in _DOCUMENTS for path in sorted(root.glob(pattern))]
 
 
@@ -206,7 +203,6 @@ def filled(path: Path, root: Path) -> tuple[str, list[str]]:
 
 
 def blocks(text: str) -> list[str]:
-    """The names of the blocks that a document has a place for."""
     return re.findall(r"<!-- ([a-z0-9-]+): begin -->", text)
 
 
@@ -285,12 +281,10 @@ def _comparison(measured: Path, simulated: Path) -> str:
 
 
 def _parts(table: Table) -> str:
-    """The rows of a table, below each other where they are too wide for a page."""
     return "\n".join(_bare(part) for part in narrowed(table, _WIDTH))
 
 
 def block(folder: Path) -> str:
-    """The Markdown block about the results that a folder keeps."""
     summary, provenance = read(folder, SUMMARY, PROVENANCE)
     from_rounds = (folder / kept_rows.ROUNDS).is_file()
     tables = _tables(summary, recomputable(in_table("pages"), from_rounds=from_rounds))
@@ -309,7 +303,6 @@ def block(folder: Path) -> str:
 
 
 def _list(folders: list[Path]) -> Table:
-    """A row for each folder with an experiment's results."""
     rows = []
     for folder in folders:
         summary, provenance, manifest = read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
@@ -367,7 +360,6 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
 
 
 def _commands(provenance: dict[str, Any]) -> str:
-    """The command that began it, those that went on with it, and the commits."""
     listed = [provenance["command"], *provenance.get("further_commands", [])]
     commits = _short_commits(provenance)
     of_commits = f", commit{'s' * (', ' in commits)} {commits}," if commits else ""
@@ -398,7 +390,6 @@ def answers(results: Path) -> Table | None:
 
 
 def _answer(question: Mapping[str, str], folder: Path) -> list[Cell]:
-    """The cells that say what was compared, what came out, and the answer."""
     point = dict(part.split("=") for part in question["point"].split(";") if part)
     if question["paper"]:
         (summary,) = read(folder)
@@ -432,7 +423,7 @@ def _is_less(estimate: Estimate, than: float) -> str:
 # another file first; a `key` is shown by a factor and with so many decimals. With two cases after
 # `ratio of`, a cell is their ratio, and `{}` in a column stands for each of them.
 def bench(name: str, results: Path) -> Table | None:
-    """The table of a bench that is called so, if it is kept."""
+    """The table of a bench that has this name, if the bench is kept."""
     parts: dict[str, dict[str, str]] = {}
     for line in _rows("benches.csv"):
         if line["table"] == name:
@@ -462,7 +453,7 @@ def bench(name: str, results: Path) -> Table | None:
 
 
 def _shown(parts: Mapping[str, Mapping[str, str]], cases: Sequence[Mapping[str, Any]]) -> str:
-    """What a cell says of its cases: numbers, or why there are none."""
+    """The text of a cell: the cases' numbers, or the reason why there are none."""
     if not cases:
         return formatting.DASH
     for case in cases:

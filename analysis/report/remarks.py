@@ -33,7 +33,7 @@ _CHOSEN = {"schedule", "always-critical", "never-critical"}  # these detect noth
 
 
 def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
-    """For the top of the report; empty where nothing calls for caution."""
+    """The sentences above the report; empty where nothing calls for caution."""
     runs = results.ok_runs
     return [
         *_of_verdicts(results),
@@ -52,7 +52,6 @@ def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
 
 
 def _of_verdicts(results: Evidence) -> Iterator[str]:
-    """Which runs the numbers are of, and which planned ones are not among them."""
     runs = results.ok_runs
     if included := results.invalid_included:
         count = f"{included} of {len(runs)} runs"
@@ -162,7 +161,7 @@ def _of_ends(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Where runs that are compared had different shares of critical rounds."""
+    """Say where runs that are compared had different shares of critical rounds."""
     detectors = {section(run.config, "phases").get("detector") for run in results.ok_runs}
     if detectors <= _CHOSEN:
         return
@@ -187,7 +186,6 @@ def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _left_out(results: Evidence) -> list[str]:
-    """What was measured and is in no table, with the reason of the first."""
     runs = results.left_out
     if not runs:
         return []
@@ -201,7 +199,7 @@ _LONGEST = 60  # characters of a value: a trace has thousands of changes
 
 
 def methods(results: Evidence) -> list[tuple[str, str]]:
-    """How the runs were made, as names and texts; none without an ok run."""
+    """The names and texts that say how the runs were made; none without an ok run."""
     configs = [run.config for run in results.ok_runs]
     impairments = [each for config in configs for each in config.get("impairments") or []]
     rows = {

@@ -98,7 +98,7 @@ class _Clock:
         return [round(time_s - self.origin_s, 5) for time_s in times_s]
 
     def intervals_of(self, times_s: pl.Series, values: pl.Series) -> pl.DataFrame:
-        """Of each interval with finite values: `lowest`, `highest` and `sum`."""
+        """The `lowest`, `highest` and `sum` of each interval with finite values."""
         places = ((times_s - self.origin_s) / self.step_s).floor().cast(pl.Int64)
         frame = pl.DataFrame({"at": places, "value": values.cast(pl.Float64)})
         known = frame.filter(pl.col("value").is_finite(), pl.col("at") >= 0)
@@ -116,7 +116,6 @@ class _Clock:
 
 
 def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> list[Series]:
-    """The links that ever queued, the fullest first."""
     links = facts.get("directed_links") or []
     limits = {each["link"]: each.get("queue_bytes") for each in links}
     shown = []
@@ -167,7 +166,7 @@ def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
 
 
 def _impairments(records: Iterable[Mapping[str, Any]], clock: _Clock) -> list[dict[str, Any]]:
-    """Per impairment its times in force: [planned, acknowledged, planned end, acknowledged end]."""
+    """The times of each impairment: [planned, acknowledged, planned end, acknowledged end]."""
     by_name: dict[str, dict[str, Any]] = {}
     for record in records:
         if None in (record["planned_s"], record["acknowledged_s"]):
@@ -188,7 +187,7 @@ def _impairments(records: Iterable[Mapping[str, Any]], clock: _Clock) -> list[di
 def _workers(
     run: Run, rounds: Sequence[Mapping[str, Any]], clock: _Clock, most_bars: int
 ) -> list[dict[str, Any]]:
-    """Per worker, or rank, its bars: [0 compute | 1 gather | 2 broadcast, begin, end, round]."""
+    """The bars of each worker or rank: [0 compute | 1 gather | 2 broadcast, begin, end, round]."""
     assert run.directory is not None
     began_s = {each["round"]: each["began_s"] for each in rounds}
     paths = list((run.directory / "events").glob("transfers-*.jsonl"))
@@ -215,5 +214,4 @@ def _workers(
 
 
 def _records(path: Path, schema: logs.Schema) -> Iterator[dict[str, Any]]:
-    """The whole records of a log; none where there is no such log."""
     return logs.read_lines(path, schema, []).iter_rows(named=True)

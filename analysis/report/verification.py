@@ -33,8 +33,6 @@ _BEFORE, _SHOWN = 30, 80  # characters of a line that differs
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was found."""
-
     recomputed: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
@@ -77,7 +75,7 @@ def verify(
 
 
 def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
-    """Where the latencies of the rounds give other numbers than a run's row has."""
+    """Compare the metrics of the kept rounds with those of the runs' rows."""
     if evidence.rounds is None:
         return
     metrics = [
@@ -96,13 +94,12 @@ def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
 
 
 def of_commits(folder: Path) -> tuple[list[str], list[str]]:
-    """What is refused and what is remarked on of the commits of the rows that a folder keeps."""
+    """The refusals and remarks about the commits of the rows that a folder keeps."""
     manifests = (run.manifest for run in kept_rows.read(folder).ok_runs)
     return _look_up(folder, on_main(folder), manifests)
 
 
 def renew(*, root: Path = kept_results.ROOT) -> None:
-    """Write anew from the rows what `verify` compares."""
     for folder in results(root):
         kept_results.write_derived(folder)
     kept_results.write_readme(root=root)
@@ -136,7 +133,7 @@ def _check_keys(
 
 
 def _differing(path: Path, text: str, root: Path) -> list[str]:
-    """Where a file differs from what it should be; numbers of JSON in what is worth keeping."""
+    """Say where a file differs from its text; JSON numbers may differ in the last kept digit."""
     place = path.relative_to(root)
     try:
         kept = path.read_text(encoding="utf-8")
@@ -205,7 +202,6 @@ _BY_CHANCE = {"rate_under_load", "packet_bytes", "loss_error", "impairments_unme
 
 
 def _check_gates(path: Path, evidence: Evidence) -> None:
-    """Refuse gates that cannot have been kept like this."""
     for run in (*evidence.runs, *evidence.others):
         for gate in run.gates:
             if wrong := _wrong_gate(gate, run):
@@ -222,7 +218,6 @@ def _check_gates(path: Path, evidence: Evidence) -> None:
 
 
 def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
-    """What is wrong with a gate, and what would be valid; empty if nothing is."""
     outcome, value, limit = gate["outcome"], gate["value"], gate["limit"]
     known = section(run.config, "limits")
     if known and gate["name"] not in known:
@@ -244,7 +239,6 @@ def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
 
 
 def _lacking_gates(alike: Sequence[Run]) -> Iterator[str]:
-    """The gates that some of these runs have and others lack, in words."""
     # Without its unit: a share and a time can be limits of the same thing.
     tried = [{gate["name"].removesuffix("_s"): gate["name"] for gate in run.gates} for run in alike]
     usual = {family: name for run in tried for family, name in run.items()}
@@ -264,7 +258,7 @@ _TIMEOUT_S = 60
 def _look_up(
     root: Path, commits: Sequence[str] | None, manifests: Iterable[Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """What to refuse and what to remark on of the commits of some runs; nothing without history."""
+    """The refusals and remarks about the commits of some runs; none without a history."""
     refused: list[str] = []
     remarks: list[str] = []
     recorded = {
@@ -307,7 +301,7 @@ def on_main(root: Path) -> list[str] | None:
 
 
 def _git(root: Path, *arguments: str, given: str | None = None) -> str:
-    """What git prints when it is given a text; empty where it fails, as outside a checkout."""
+    """The output of git; empty where it fails, as outside a checkout."""
     try:
         return subprocess.run(
             ["git", "-C", str(root), *arguments],

@@ -54,8 +54,6 @@ class ReportPaths:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A rendered figure and the words below it."""
-
     name: str
     title: str
     caption: str
@@ -124,7 +122,6 @@ def _resumable(results: Results) -> bool:
 
 
 def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
-    """Every table of the report by the name of its files."""
     arms_table = setup.program_table if results.runs_programs else setup.arm_settings_table
     by_point, ratios_by_point = by_arm.metric_tables(summary), ratios.point_tables(summary)
     return {
@@ -198,7 +195,6 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
 
 
 def _words(results: Results, summary: dict[str, Any], tasks: set[str]) -> dict[str, str]:
-    """What stands in captions for names in braces."""
     band = "A pale band spans lowest to highest run."
     many = style.too_many_for_bands(results.arms)
     programs = results.runs_programs

@@ -179,12 +179,10 @@ def _limits(runs: Sequence[Run], conditions: dict[str, Any]) -> dict[str, float]
 
 
 def json_text(document: dict[str, Any]) -> str:
-    """The text of a JSON file."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
-    """`arms`, `ratios` and `differences` over some runs."""
     columns = metric_names(measured)
     table = pairing.measured(measured, arms, columns)
     document: dict[str, Any] = {"arms": {}, "ratios": {}, "differences": {}}
@@ -272,7 +270,6 @@ def _neighbours(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
 def _measured(
     per_run: pl.DataFrame, ends: Sequence[Point], arms: Sequence[str], metrics: Sequence[str]
 ) -> pairing.Measured:
-    """The values of two points, as if each arm were two."""
     rows = pl.concat(
         pairing.at_point(per_run, point)
         .drop(pl.selectors.starts_with(FACTOR_PREFIX))

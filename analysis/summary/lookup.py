@@ -25,7 +25,6 @@ def pairs(arms: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def ratio_names(summary: Mapping[str, Any]) -> list[str]:
-    """The names in `ratios` of the pairs that tables show."""
     return [f"{left}/{right}" for left, right in pairs(list(summary["arms"]))]
 
 
@@ -43,7 +42,6 @@ def entry(summary: Mapping[str, Any], section: str, name: str, metric: str) -> E
 def p_value(
     summary: Mapping[str, Any], section: str, name: str, metric: str, key: str = "p_value"
 ) -> float | None:
-    """The p-value of a ratio or a difference; None where there is none."""
     value: float | None = _find(summary, section, name, metric).get(key)
     return value
 
@@ -56,7 +54,6 @@ def _find(summary: Mapping[str, Any], section: str, name: str, metric: str) -> A
 
 
 def of_programs(arms: Mapping[str, Any]) -> list[str]:
-    """The metrics of programs that a summary's arms have, by quantity."""
     names = {
         f"{section}.{who}.{quantity}"
         for cell in arms.values()
@@ -110,7 +107,7 @@ def published_entries(
 
 
 def several_tasks(conditions: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether points of a sweep train several models, or on several data sets."""
+    """Tell sweeps whose points train several models, or on several data sets."""
     tasks = {
         (condition["model"], condition.get("dataset"))
         for condition in conditions
@@ -120,7 +117,6 @@ def several_tasks(conditions: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def is_of_several_tasks(summary: Mapping[str, Any]) -> bool:
-    """The same of the points of a summary."""
     return several_tasks(point["conditions"] for point in points(summary))
 
 

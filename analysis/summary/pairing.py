@@ -67,7 +67,6 @@ def at_point(per_run: pl.DataFrame, factors: Mapping[str, str | None]) -> pl.Dat
 
 
 def measured(per_run: pl.DataFrame, arms: Sequence[str], metrics: Sequence[str]) -> Measured:
-    """The values of `per_run`'s columns `metrics`, by arm."""
     unit = [*_unit(per_run), *BLOCK]
     units = per_run.select(unit).unique(maintain_order=True).sort("seed", maintain_order=True)
     places = {row: index for index, row in enumerate(units.iter_rows())}
@@ -113,12 +112,11 @@ def no_pairs(per_run: pl.DataFrame, left: str, right: str) -> dict[str, Any] | N
 
 
 def _unit(per_run: pl.DataFrame) -> list[str]:
-    """The columns that must agree between runs that are compared, but for `BLOCK`."""
     return ["seed", *(name for name in per_run.columns if name.startswith(FACTOR_PREFIX))]
 
 
 def _blocks(rows: pl.DataFrame) -> dict[tuple[Any, ...], set[tuple[Any, ...]]]:
-    """Where the runs of each seed and point were measured."""
+    """The blocks in which each seed and point was measured."""
     blocks: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
     for unit, block in zip(
         rows.select(_unit(rows)).iter_rows(), rows.select(BLOCK).iter_rows(), strict=True

@@ -53,27 +53,23 @@ def _document() -> dict[str, Any]:
 
 @cache
 def load() -> tuple[Published, ...]:
-    """All published numbers."""
     return tuple(Published(**each) for each in _document()["entries"])
 
 
 def load_models() -> dict[str, str]:
-    """What `training.model` of an experiment calls each of the papers' models, by their names."""
+    """The names in `training.model` of the papers' models."""
     return dict(_document()["models"])
 
 
 def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
-    """The papers' settings that an experiment names; by default all."""
     return [each for each in _document()["settings"] if ids is None or each["id"] in ids]
 
 
 def all_ids() -> set[str]:
-    """The ids that an experiment may name."""
     return {each.id for each in load()} | {setting["id"] for setting in settings(None)}
 
 
 def unknown(ids: Sequence[str] | None) -> list[str]:
-    """Which of the ids that an experiment names do not exist."""
     known = all_ids()
     return [each for each in ids or [] if each not in known]
 
@@ -162,7 +158,7 @@ def shared_conditions(runs: Sequence[Run]) -> Conditions:
 
 
 def meets(conditions: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
-    """Whether conditions have every value that is required; a list stands for any of its values."""
+    """Tell whether conditions have every required value; a list stands for any of its values."""
     return all(
         name in conditions and conditions[name] in (value if isinstance(value, list) else [value])
         for name, value in required.items()
@@ -193,7 +189,6 @@ def _paired(both: pl.DataFrame, metric: str) -> Estimate:
 def _compared(
     published: Published, metric: str, compared: str, ours: Estimate, runs: Iterable[Run]
 ) -> dict[str, Any]:
-    """An entry of `published` in `summary.json`: the paper's value, its source, and ours."""
     low, high = published.bounds
     quantity: statistics.Quantity = "accuracy" if metric == "accuracy" else "other"
     if published.section == "ratios":

@@ -143,7 +143,6 @@ def _notes(summary: dict[str, Any]) -> list[str]:
 
 
 def _names(cell: dict[str, Any], path: str = "") -> Iterator[str]:
-    """The metrics that an arm has in a summary."""
     for key, value in cell.items():
         if isinstance(value, dict):
             yield from [path + key] if "value" in value else _names(value, f"{path}{key}.")

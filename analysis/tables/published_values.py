@@ -56,7 +56,6 @@ class _Beside:
 
 
 def _beside(summary: dict[str, Any]) -> list[_Beside]:
-    """Every published value of the whole and of the points."""
     return [_Beside(*published_entry) for published_entry in published_entries(summary)]
 
 
@@ -132,7 +131,6 @@ def _reduction(each: _Beside, definition: Callable[[float], float]) -> Cell:
 
 
 def _record(each: _Beside) -> dict[str, Any]:
-    """The numbers unrounded, and the entry's words."""
     texts = {name: text for name, text in each.entry.items() if isinstance(text, str)}
     ours = {f"ours_{name}": each.entry["ours"][name] for name in ("value", "low", "high", "n")}
     return {"metric": each.metric, **ours, "paper_low": each.low, "paper_high": each.high} | texts

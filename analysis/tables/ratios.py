@@ -198,7 +198,7 @@ _BETTER = {"s": "is faster", "bps": "has more"}
 
 
 def findings_table(summary: dict[str, Any]) -> Table:
-    """What was found: a row per pair, a column per main quantity, and in each cell a verdict."""
+    """The findings: a row per pair, a column per main quantity, and in each cell a verdict."""
     pairs = sorted(ratio_names(summary), key=lambda pair: not pair.startswith(f"{BASELINE}/"))
     goodputs = [name for name in of_programs(summary["arms"]) if name.endswith(".goodput_bps")]
     latencies = list(_by_ratio(summary, [ALL_BURSTS, "round_latency_s.mean"]))[:1]

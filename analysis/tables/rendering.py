@@ -30,7 +30,6 @@ Shown = str | Cell | None  # what a cell holds; without a text a dash
 
 
 def row(*cells: Shown) -> list[Cell]:
-    """A table's row; a text stands for a cell that holds nothing else."""
     return [
         cell if isinstance(cell, Cell) else Cell(text=cell or formatting.DASH) for cell in cells
     ]
@@ -114,7 +113,6 @@ def narrowed(table: Table, most: int) -> list[Table]:
 
 
 def to_markdown(table: Table) -> str:
-    """A Markdown table with its notes below."""
     heads, *lines, notes = _texts(table, _markdown, " [{}]")
     align = "---:" if table.numeric else "---"
     rule = ["---", *[align] * (len(table.columns) - 1)]
@@ -242,12 +240,4 @@ def measured(
 
 
 def missing(*, note: str = "", detail: str = "") -> Cell:
-    """A dash, with the reason as a footnote or in brackets."""
     return Cell(text=formatting.DASH, note=note, detail=detail, tone="quiet")
-
-
-def ratio(estimate: Estimate, unit: Unit = formatting.RATIO, *, p: float | None = None) -> Cell:
-    """A ratio or a difference with its interval, the number of pairs and the p-value."""
-    if estimate.value is None:
-        return missing(note="no pair of ok runs in which both arms have a value above 0")
-    return measured(estimate, unit, p=p)

@@ -17,7 +17,6 @@ from analysis.tables.rendering import Cell, Shown, Table, missing, row, table_of
 
 
 def arm_settings_table(results: Results) -> Table:
-    """Every arm's transport as its first ok run resolved it."""
     configs: dict[str, Any] = {arm: {} for arm in results.arms} | {
         run.arm: run.config for run in reversed(results.ok_runs)
     }
