@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,10 +99,8 @@ def write(folder: Path, evidence: Results) -> None:
         (folder / name).write_text(f"{text}\n", encoding="utf-8")
     lines = (json.dumps(_entry(run, shared, first), ensure_ascii=False) for run in evidence.runs)
     (folder / PLAN).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    attempts = list(_attempts(evidence))
-    described = [_described(*attempt) for attempt in attempts]
-    _write_csv(folder / ATTEMPTS, pl.DataFrame(described, schema=ATTEMPT_COLUMNS, strict=False))
-    gates = [gate for number, run, _ in attempts for gate in _gates(number, run)]
+    attempts, gates = _attempts(evidence)
+    _write_csv(folder / ATTEMPTS, pl.DataFrame(attempts, schema=ATTEMPT_COLUMNS, strict=False))
     _write_csv(folder / GATES, pl.DataFrame(gates, schema=GATE_COLUMNS, strict=False))
     left_out = {metric.name for metric in METRICS if not rows[metric.name].count()}
     left_out |= {
@@ -131,9 +129,9 @@ def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [other[name] for other in others if name in other]
         if len(values) < len(others):
             continue
-        if all(isinstance(each, dict) for each in (value, *values)):
+        if all(isinstance(other, dict) for other in (value, *values)):
             shared[name] = common([value, *values])
-        elif all(_same(each, value) for each in values):
+        elif all(_same(other, value) for other in values):
             shared[name] = value
     return shared
 
@@ -151,12 +149,13 @@ def own(document: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any
 
 def joined(shared: Mapping[str, Any], own_part: Mapping[str, Any]) -> dict[str, Any]:
     """The object of which `own_part` is its own."""
-    both_parts = dict(shared)
+    both = dict(shared)
     for name, value in own_part.items():
         below = shared.get(name)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        both_parts[name] = joined(below, value) if both and below is not None else value
-    return both_parts
+        if isinstance(below, dict) and isinstance(value, dict):
+            value = joined(below, value)
+        both[name] = value
+    return both
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -169,7 +168,7 @@ def _write_csv(path: Path, rows: pl.DataFrame) -> None:
 
 
 def _anywhere(command: str, experiment: str) -> str:
-    """A command without the folders in which its results lay."""
+    """A command without the folders of its results."""
     folder = rf" \S*/{re.escape(experiment)}/?(?= |$)"
     return re.sub(folder, f" {experiment}", _OUT.sub("", command))
 
@@ -190,52 +189,44 @@ def _entry(run: Run, shared: dict[str, Any], first: dict[str, Any]) -> dict[str,
     return entry
 
 
-def _attempts(evidence: Evidence) -> Iterator[tuple[int, Run, bool]]:
-    earlier: dict[str, list[Run]] = {}
-    for run in evidence.others:
-        earlier.setdefault(run.key, []).append(run)
-    for run in evidence.runs:
-        before = earlier.pop(run.key, [])
-        yield from ((number, each, False) for number, each in enumerate(before, start=1))
-        yield len(before) + 1, run, True
-    for unplanned in earlier.values():
-        yield from ((number, each, False) for number, each in enumerate(unplanned, start=1))
-
-
-def _described(number: int, run: Run, counts: bool) -> dict[str, Any]:
-    """A row of the attempts. One that was never started has number 0."""
-    return {
-        "run_key": run.key,
-        "attempt": 0 if run.verdict == MISSING else number,
-        "counts": counts,
-        **{name: getattr(run, name) for name in _OF_AN_ATTEMPT},
-        "congestion_controls": " ".join(run.congestion_controls),
-        "note": run.note,
-        "reason": " ".join(run.reason.split()),
-    }
-
-
-def _gates(number: int, run: Run) -> Iterator[dict[str, Any]]:
-    """A row per gate that applied; where it was found is of interest only if it did not pass."""
-    for gate in run.gates:
-        outcome = gate.get("outcome")
-        if outcome == "not applicable":
-            continue
-        yield {
-            "run_key": run.key,
-            "attempt": number,
-            "gate": gate.get("key") or gate.get("name"),
-            "value": _short(gate.get("value")),
-            "limit": _short(gate.get("limit")),
-            "outcome": outcome,
-            "decides": gate.get("decides", True) is not False,
-            "waived": gate.get("waived"),
-            "where": None if outcome == PASSED else gate.get("where"),
-        }
+def _attempts(evidence: Evidence) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A row for each attempt at a run, the one that counts last, and for each gate that applied."""
+    counted = {run.key: run for run in evidence.runs}
+    by_key: dict[str, list[Run]] = {key: [] for key in counted}
+    for run in (*evidence.others, *evidence.runs):
+        by_key.setdefault(run.key, []).append(run)
+    attempts, gates = [], []
+    for number, run in (pair for runs in by_key.values() for pair in enumerate(runs, start=1)):
+        attempts.append(
+            {
+                "run_key": run.key,
+                "attempt": 0 if run.verdict == MISSING else number,  # it was never started
+                "counts": run is counted.get(run.key),
+                **{name: getattr(run, name) for name in _OF_AN_ATTEMPT},
+                "congestion_controls": " ".join(run.congestion_controls),
+                "note": run.note,
+                "reason": " ".join(run.reason.split()),
+            }
+        )
+        for gate in run.gates:
+            if (outcome := gate.get("outcome")) != "not applicable":
+                row = {
+                    "run_key": run.key,
+                    "attempt": number,
+                    "gate": gate.get("key") or gate.get("name"),
+                    "value": _short(gate.get("value")),
+                    "limit": _short(gate.get("limit")),
+                    "outcome": outcome,
+                    "decides": gate.get("decides", True) is not False,
+                    "waived": gate.get("waived"),
+                    "where": None if outcome == PASSED else gate.get("where"),
+                }
+                gates.append(row)
+    return attempts, gates
 
 
 def _short(value: Any) -> float | None:
-    """Six digits of a number, which tell how far a gate was from its limit."""
+    """Six digits of a number, which say how far a gate was from its limit."""
     return float(f"{value:.6g}") if isinstance(value, int | float) else None
 
 
@@ -255,7 +246,9 @@ def _read(folder: Path) -> KeptRows:
     attempts = _read_csv(folder / ATTEMPTS, ATTEMPT_COLUMNS.get, ATTEMPT_COLUMNS)
     gates: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for gate in _read_csv(folder / GATES, GATE_COLUMNS.get, GATE_COLUMNS).iter_rows(named=True):
-        gates.setdefault((gate["run_key"], gate["attempt"]), []).append(_gate(gate))
+        texts = {name: gate[name] or "" for name in ("outcome", "waived", "where")}
+        of_status = {"name": gate["gate"], "key": gate["gate"], **gate, **texts}
+        gates.setdefault((gate["run_key"], gate["attempt"]), []).append(of_status)
     manifest = document_of(folder / MANIFEST)
     counted: dict[str, Run] = {}
     others: list[Run] = []
@@ -350,21 +343,21 @@ def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _run(
-    place: str, each: dict[str, Any], entry: dict[str, Any] | None, gates: list[dict[str, Any]]
+    place: str, row: dict[str, Any], entry: dict[str, Any] | None, gates: list[dict[str, Any]]
 ) -> Run:
-    """An attempt; of what the plan names with the plan's arm and seed."""
-    if each["verdict"] not in (*VERDICTS, MISSING):
+    """A row of the attempts as a run, with arm, seed and factors of the plan, if it is there."""
+    if row["verdict"] not in (*VERDICTS, MISSING):
         valid = ", ".join((*VERDICTS, MISSING))
-        raise ValueError(f"{place}: verdict {each['verdict']!r}; valid: {valid}")
-    planned = entry or {**each, "factors": {}}
+        raise ValueError(f"{place}: verdict {row['verdict']!r}; valid: {valid}")
+    planned = entry or {**row, "factors": {}}
     return Run(
-        key=each["run_key"],
+        key=row["run_key"],
         **{name: planned[name] for name in ("arm", "seed", "factors")},
-        **{name: each[name] for name in ("verdict", "began_at", "wall_s")},
-        reason=each["reason"] or "",
-        note=each["note"] or "",
+        **{name: row[name] for name in ("verdict", "began_at", "wall_s")},
+        reason=row["reason"] or "",
+        note=row["note"] or "",
         gates=gates,
-        congestion_controls=(each["congestion_controls"] or "").split(),
+        congestion_controls=(row["congestion_controls"] or "").split(),
     )
 
 
@@ -380,17 +373,12 @@ def _completed(
     return replace(run, config=config, manifest=machine if run.verdict == "ok" else {})
 
 
-def _gate(row: dict[str, Any]) -> dict[str, Any]:
-    texts = {name: row[name] or "" for name in ("outcome", "waived", "where")}
-    return {"name": row["gate"], "key": row["gate"], **row, **texts}
-
-
 def _kind(name: str) -> Column | None:
     """The type of a column of `ROWS`; None for one that this version does not know."""
-    known: dict[str, Column] = {"seed": pl.Int64, TOLERANCE_VARIED: pl.Boolean}
     if name in ("run_key", "arm") or name.startswith(FACTOR_PREFIX):
         return pl.String
-    return known.get(name) or (pl.Float64 if is_metric(name) else None)
+    others: dict[str, Column] = {"seed": pl.Int64, TOLERANCE_VARIED: pl.Boolean}
+    return others.get(name) or (pl.Float64 if is_metric(name) else None)
 
 
 def _rows(path: Path, ok_runs: Sequence[Run]) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import polars as pl
@@ -40,14 +40,8 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
     }
     along = max(values, key=lambda name: (len(values[name]), style.all_numbers(values[name])))
     compared = [(left, f"{left}/{right}") for left, right in pairs(list(summary["arms"]))]
-    metric = next(
-        (
-            each
-            for each in CONTRASTED
-            if any(entry(p, "ratios", pair, each).value for p in parts for _, pair in compared)
-        ),
-        None,
-    )
+    names = [pair for _, pair in compared]
+    metric = _first(CONTRASTED, parts, "ratios", names)
     if metric is None or len(values[along]) < 2:
         return None
     panels: dict[str, list[dict[str, Any]]] = {}
@@ -83,8 +77,8 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
             axes.set_xlim(-0.5, len(at) - 0.5)
         axes.set_xlabel(along.split(".")[-1])
     in_panels = [cell for cells in shown.values() for cell in cells]
-    drawn = [entry(cell, "ratios", pair, metric) for cell in in_panels for _, pair in compared]
-    style.scale_axis(axes_of[0].yaxis, pl.Series([1.0, *(each.value for each in drawn)]))
+    drawn = [entry(cell, "ratios", name, metric) for cell in in_panels for name in names]
+    style.scale_axis(axes_of[0].yaxis, pl.Series([1.0, *(ratio.value for ratio in drawn)]))
     reference = style.in_lines(compared[0][1].removeprefix(f"{compared[0][0]}/"))
     axes_of[0].set_ylabel(f"{describe(metric).label}\nover {reference} (x)")
     further: list[Patch | Line2D] = [
@@ -98,6 +92,16 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
     return figure
 
 
+def _first(
+    metrics: Sequence[str], parts: list[dict[str, Any]], section: str, names: Iterable[str]
+) -> str | None:
+    """The first of the metrics that has a value at any point."""
+    for metric in metrics:
+        if any(entry(p, section, name, metric).value is not None for p in parts for name in names):
+            return metric
+    return None
+
+
 def _bounds(
     axes: Axes,
     cells: list[dict[str, Any]],
@@ -108,25 +112,23 @@ def _bounds(
 ) -> None:
     """Lines through the limits; a short one at each place where these are not `joined`."""
     for key, line, _ in bounds:
-        known = [
-            (x, c["limits"][key]) for x, c in zip(at, cells, strict=True) if key in c["limits"]
-        ]
-        stretches = [known] if joined else [[(x - 0.3, y), (x + 0.3, y)] for x, y in known]
-        for stretch in filter(None, stretches):
-            axes.plot(*zip(*stretch, strict=True), color=style.MUTED.light, linestyle=line)
+        ends = [(x, c["limits"][key]) for x, c in zip(at, cells, strict=True) if key in c["limits"]]
+        lines = [ends] if joined else [[(x - 0.3, y), (x + 0.3, y)] for x, y in ends]
+        for points_of_line in filter(None, lines):
+            axes.plot(*zip(*points_of_line, strict=True), color=style.MUTED.light, linestyle=line)
 
 
 def _paper(axes: Axes, cells: list[dict[str, Any]], metric: str) -> set[tuple[float, float]]:
     """Shade the ranges that a paper gives for `fixed-low/dblp` under these cells' conditions."""
     ranges = {
-        (each["low"], each["high"])
+        (value["low"], value["high"])
         for cell in cells
-        for each in cell["published"].get(metric, [])
-        if "low" in each and each["compared"] == "ratio fixed-low/dblp"
+        for value in cell["published"].get(metric, [])
+        if "low" in value and value["compared"] == "ratio fixed-low/dblp"
     }
-    look: Any = {"color": style.STEEL.light, "alpha": _PAPER_ALPHA, "linewidth": 0, "zorder": 0.3}
+    options: Any = {"alpha": _PAPER_ALPHA, "linewidth": 0, "zorder": 0.3}
     for low, high in ranges:
-        axes.axhspan(low, high, **look)
+        axes.axhspan(low, high, color=style.STEEL.light, **options)
     return ranges
 
 
@@ -137,17 +139,7 @@ def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) 
     """Every arm's final test metric and mean latency, along a factor that is a number."""
     parts = points(summary)
     names = list(parts[0]["factors"]) if parts else []
-    arms = list(summary["arms"])
-    metric = next(
-        (
-            task_metric
-            for task_metric in TASK_METRICS
-            if any(
-                entry(p, "arms", arm, task_metric).value is not None for p in parts for arm in arms
-            )
-        ),
-        None,
-    )
+    metric = _first(TASK_METRICS, parts, "arms", summary["arms"])
     if metric is None or len(names) != 1 or len(parts) < _FEWEST_ALONG:
         return None
     levels = [point["factors"][names[0]] for point in parts]
@@ -157,7 +149,7 @@ def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) 
     figure, axes_of = style.new_panels(2)
     present: set[str] = set()
     for axes, name in zip(axes_of, (metric, "round_latency_s.mean"), strict=True):
-        cells = {arm: [entry(p, "arms", arm, name) for p in parts] for arm in arms}
+        cells = {arm: [entry(p, "arms", arm, name) for p in parts] for arm in summary["arms"]}
         values = [estimate.value for estimates in cells.values() for estimate in estimates]
         label, unit = formatting.metric_unit(name, values)
         for arm, estimates in cells.items():

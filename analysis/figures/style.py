@@ -7,6 +7,7 @@ differ too. Each has a lighter twin for dark pages.
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -74,8 +75,7 @@ ARMS = {
     "dblp-largest": ArmStyle(colour=INK, marker="P", line=_DASH_DOT),
     "none": ArmStyle(colour=STEEL, marker="x", line=_DASHED),
 }
-_SPARE = (
-    ArmStyle(colour=STEEL, marker="P", line=_DASH_DOT),
+_OTHERS = (
     ArmStyle(colour=GOLD, marker="X", line=_DASHED),
     ArmStyle(colour=PURPLE, marker="*", line=_DASH_DOT),
     ArmStyle(colour=GREEN, marker="<", line=_DOTTED),
@@ -83,8 +83,9 @@ _SPARE = (
     ArmStyle(colour=BLUE, marker="h", line=_DASH_DOT),
     ArmStyle(colour=INK, marker="d", line=_DOTTED),
     ArmStyle(colour=ORANGE, marker="p", line="solid"),
-    ArmStyle(colour=STEEL, marker="1", line=_DOTTED),
     ArmStyle(colour=GREEN, marker="2", line="solid"),
+    ArmStyle(colour=STEEL, marker="1", line=_DOTTED),  # late: `none` is grey, too
+    ArmStyle(colour=STEEL, marker="P", line=_DASH_DOT),
 )
 
 SIZE_INCHES = (4.5, 3.2)  # shown about as large on a phone, so 9 points stay readable
@@ -131,10 +132,9 @@ def settings() -> Iterator[None]:
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
-    """A style per arm: the registry's, and for names that it lacks a spare one by their order."""
-    unknown = [arm for arm in arms if arm not in ARMS]
-    spare = {arm: _SPARE[index % len(_SPARE)] for index, arm in enumerate(unknown)}
-    return {arm: ARMS.get(arm) or spare[arm] for arm in arms}
+    """A style per arm: the registry's, and for other names the next of `_OTHERS`."""
+    others = itertools.cycle(_OTHERS)
+    return {arm: ARMS.get(arm) or next(others) for arm in arms}
 
 
 LOG_FROM = 8.0  # greatest over smallest value from which an axis is logarithmic
@@ -246,30 +246,22 @@ def shade_impairments(axes: Axes, rounds: pl.DataFrame, kinds: dict[str, str]) -
         .agg(kind.unique().sort())
     )
     patches = []
-    mixtures = {tuple(each): f"hit by {' + '.join(each)}" for each in hit["impairments"]}
+    mixtures = {tuple(kinds): f"hit by {' + '.join(kinds)}" for kinds in hit["impairments"]}
     if len(mixtures) > _MOST_MIXTURES:
         mixtures = {("several",): "hit in some runs"}
         hit = hit.with_columns(impairments=pl.lit(["several"]))
     for together in sorted(mixtures, key=lambda names: (names != ("loss",), names)):
         colour = (LOSS_BAND if "loss" in together else OTHER_BAND).light
-        look: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
+        options: dict[str, Any] = {"facecolor": colour, "linewidth": 0}
         if "loss" in together and len(together) > 1:
-            look |= {"hatch": "//", "edgecolor": MUTED.light}
+            options |= {"hatch": "//", "edgecolor": MUTED.light}
         struck = hit.filter(pl.col("impairments") == pl.lit(list(together)))["round"].sort()
-        for begin, end in _stretches(struck.to_list()):
-            axes.axvspan(begin - 0.5, end + 0.5, zorder=0.4, **look)
-        patches.append(Patch(**look, label=mixtures[together]))
+        begins = struck.filter(struck.diff().fill_null(2) != 1)
+        ends = struck.filter(struck.diff(-1).fill_null(-2) != -1)
+        for begin, end in zip(begins, ends, strict=True):
+            axes.axvspan(begin - 0.5, end + 0.5, zorder=0.4, **options)
+        patches.append(Patch(**options, label=mixtures[together]))
     return patches
-
-
-def _stretches(values: Sequence[int]) -> list[tuple[int, int]]:
-    stretches: list[tuple[int, int]] = []
-    for value in values:
-        if stretches and value == stretches[-1][1] + 1:
-            stretches[-1] = (stretches[-1][0], value)
-        else:
-            stretches.append((value, value))
-    return stretches
 
 
 def scale_axis(axis: Any, values: pl.Series) -> None:
@@ -277,11 +269,11 @@ def scale_axis(axis: Any, values: pl.Series) -> None:
     positive = values.filter(values > 0)
     if positive.is_empty():
         return
-    low, high = float(positive.min()), float(positive.max())  # type: ignore[arg-type]
+    is_y, low, high = axis.axis_name == "y", float(positive.min()), float(positive.max())  # type: ignore[arg-type]
     if high / low < LOG_FROM:
-        (axis.axes.set_ylim if axis.axis_name == "y" else axis.axes.set_xlim)(0, None)
+        (axis.axes.set_ylim if is_y else axis.axes.set_xlim)(0, None)
         return
-    (axis.axes.set_yscale if axis.axis_name == "y" else axis.axes.set_xscale)("log")
+    (axis.axes.set_yscale if is_y else axis.axes.set_xscale)("log")
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
@@ -354,24 +346,18 @@ def line_with_intervals(
     joined: bool = True,
 ) -> bool:
     """A line through the estimates that have a value, each with its interval; False without any."""
-    known = [
-        (x, estimate)
-        for x, estimate in zip(at, estimates, strict=True)
-        if estimate.value is not None
-    ]
-    colour = arm_style.colour.light
-    if known:
-        axes.plot(
-            [x for x, _ in known],
-            [each.value * factor for _, each in known if each.value is not None],
-            color=colour,
-            linestyle=arm_style.line if joined else "none",
-            marker=arm_style.marker,
-        )
-    for x, each in known:
-        if each.low is not None and each.high is not None:
-            axes.plot([x, x], [each.low * factor, each.high * factor], color=colour, linewidth=1.2)
-    return bool(known)
+    colour, xs, ys = arm_style.colour.light, [], []
+    for x, estimate in zip(at, estimates, strict=True):
+        if estimate.value is not None:
+            xs.append(x)
+            ys.append(estimate.value * factor)
+        if estimate.low is not None and estimate.high is not None:
+            ends = [estimate.low * factor, estimate.high * factor]
+            axes.plot([x, x], ends, color=colour, linewidth=1.2)
+    if xs:
+        line = arm_style.line if joined else "none"
+        axes.plot(xs, ys, color=colour, linestyle=line, marker=arm_style.marker)
+    return bool(xs)
 
 
 def all_numbers(values: Sequence[Any]) -> bool:

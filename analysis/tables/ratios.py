@@ -42,6 +42,7 @@ _DIFFERENCES = {
     "accuracy": ("Final test accuracy, difference (points)", formatting.POINTS),
     "perplexity": ("Final perplexity, difference (above 0 the reference is better)", RATIO),
 }
+Pair = tuple[str, str]  # the numerator, or minuend, and the reference arm
 _NO_PAIR = "no pair of ok runs in which both arms have a value above 0"
 
 
@@ -56,36 +57,40 @@ class _Compared:
     section: str = "ratios"
     names: Mapping[str, Any] = field(default_factory=dict)  # of its records
 
-    def estimate(self, pair: str) -> Estimate:
+    def estimate(self, pair: Pair) -> Estimate:
         return entry(self.part, self.section, self._key(pair), self.metric)
 
-    def p_value(self, pair: str) -> float | None:
+    def p_value(self, pair: Pair) -> float | None:
         return lookup.p_value(self.part, self.section, self._key(pair), self.metric)
 
-    def _key(self, pair: str) -> str:
-        return pair if self.section == "ratios" else pair.replace("/", "-", 1)
+    def _key(self, pair: Pair) -> str:
+        return ("/" if self.section == "ratios" else "-").join(pair)
 
-    def cell(self, pair: str, p: float | None) -> Cell:
+    def cell(self, pair: Pair, p: float | None) -> Cell:
         """The ratio with p, or why there is none; a note names the seeds that lack a pair."""
         estimate, arms = self.estimate(pair), self.part.get("arms", {})
         is_point = "factors" in self.part and self.section == "ratios"
         if estimate.value is not None:
             note = ""
             if is_point:
-                seeds = formatting.left_out(self.part, pair)
+                seeds = formatting.left_out(self.part, "/".join(pair))
                 note = "; ".join(f"without {left_out}: {why}" for left_out, why in seeds)
             return replace(rendering.measured(estimate, self.unit, p=p), note=note)
         if not is_point:
             return missing(note=_NO_PAIR if arms or estimate.n else "")
-        empty = [arm for arm in pair.split("/") if not arms[arm]["n_runs"]]
+        empty = [arm for arm in pair if not arms[arm]["n_runs"]]
         why = f"0 ok runs of {' and '.join(empty)}" if empty else "no seed in common"
-        if pair in self.part.get("no_pairs", {}):
+        if "/".join(pair) in self.part.get("no_pairs", {}):
             why = "no seed in common on one machine with the same code"
         return missing(detail=why)
 
 
+def _pairs(summary: dict[str, Any]) -> list[Pair]:
+    return lookup.pairs(list(summary["arms"]))
+
+
 def _table(
-    title: str, heads: Sequence[str], pairs: Sequence[str], lines: Sequence[_Compared], note: str
+    title: str, heads: Sequence[str], pairs: Sequence[Pair], lines: Sequence[_Compared], note: str
 ) -> Table:
     """A row for each line, a column for each pair; p-values are corrected over the whole table."""
     corrected = iter(holm([line.p_value(pair) for line in lines for pair in pairs]))
@@ -95,11 +100,11 @@ def _table(
         for pair in pairs:
             p = next(corrected)
             cells.append(line.cell(pair, p))
-            record = {**line.names, "ratio": pair, "metric": line.metric}
+            record = {**line.names, "ratio": "/".join(pair), "metric": line.metric}
             record |= line.estimate(pair).as_json()
             records.append(record | {"p_value": line.p_value(pair), "p_value_corrected": p})
         rows.append(cells)
-    columns = [*heads, *pairs]
+    columns = [*heads, *map("/".join, pairs)]
     return Table(title=title, columns=columns, rows=rows, notes=[note], records=records)
 
 
@@ -126,7 +131,7 @@ def _by_difference(summary: dict[str, Any]) -> Iterator[_Compared]:
 
 def ratio_table(summary: dict[str, Any]) -> Table:
     """Every arm over the reference arm; above 1 the reference is better. No row for one arm."""
-    pairs, metrics = ratio_names(summary), lookup.with_programs(in_table("ratios"), summary["arms"])
+    pairs, metrics = _pairs(summary), lookup.with_programs(in_table("ratios"), summary["arms"])
     lines = [*_by_ratio(summary, metrics), *_by_difference(summary)] if pairs else []
     table = _table(f"{summary['experiment']}: ratios of paired runs", [""], pairs, lines, _NOTE)
     task, where = summary.get("task_metric"), " at some point of the sweep" * bool(points(summary))
@@ -142,16 +147,19 @@ def ratio_table(summary: dict[str, Any]) -> Table:
 
 def point_tables(summary: dict[str, Any], *, only: Sequence[str] = CONTRASTED) -> list[Table]:
     """Every arm over the reference at each point; the gather's in bursts beside the bounds."""
-    pairs = ratio_names(summary)
     return [
         _point_table(summary, metric)
         for metric in only
-        if any(entry(part, "ratios", pair, metric).n for part in points(summary) for pair in pairs)
+        if any(
+            entry(part, "ratios", pair, metric).n
+            for part in points(summary)
+            for pair in ratio_names(summary)
+        )
     ]
 
 
 def _point_table(summary: dict[str, Any], metric: str) -> Table:
-    pairs, parts = ratio_names(summary), points(summary)
+    pairs, parts = _pairs(summary), points(summary)
     lines = [
         _Compared(
             part=part, metric=metric, heads=[factors_text(part["factors"])], names=part["factors"]
@@ -162,9 +170,9 @@ def _point_table(summary: dict[str, Any], metric: str) -> Table:
     title = f"{summary['experiment']}: {label}, ratios of paired runs by point of the sweep"
     table = _table(title, ["Point"], pairs, lines, _NOTE)
     limited = metric == lookup.bounded_metric(summary) and any(part["limits"] for part in parts)
-    if not limited or _BOUNDED not in pairs:
+    if not limited or _BOUNDED not in table.columns:
         return table
-    at = pairs.index(_BOUNDED)
+    at = table.columns.index(_BOUNDED) - 1
     table.notes.append(_BOUNDS_NOTE)
     table.columns[at + 2 : at + 2] = [f"Byte bound of {_BOUNDED}", f"Pass limit of {_BOUNDED}"]
     for number_of_point, (part, cells) in enumerate(zip(parts, table.rows, strict=True)):
@@ -177,10 +185,10 @@ def _point_table(summary: dict[str, Any], metric: str) -> Table:
 
 def contrast_table(summary: dict[str, Any]) -> Table:
     """Of the first metric that has any: a row per pair of neighbours, a column per ratio."""
-    contrasts, pairs = summary.get("contrasts") or [], ratio_names(summary)
+    contrasts, names = summary.get("contrasts") or [], ratio_names(summary)
 
     def is_contrasted(metric: str) -> bool:
-        return any(entry(part, "ratios", pair, metric).n for part in contrasts for pair in pairs)
+        return any(entry(part, "ratios", pair, metric).n for part in contrasts for pair in names)
 
     metric = next(filter(is_contrasted, CONTRASTED), CONTRASTED[0])
     lines = []
@@ -190,7 +198,7 @@ def contrast_table(summary: dict[str, Any]) -> Table:
         lines.append(_Compared(part=contrast, metric=metric, heads=heads, names=ends))
     label = describe(metric).label
     title = f"{summary['experiment']}: {label}, how ratios change between neighbouring points"
-    return _table(title, ["From", "To"], pairs, lines, _CONTRAST_NOTE)
+    return _table(title, ["From", "To"], _pairs(summary), lines, _CONTRAST_NOTE)
 
 
 _MOST_FLOWS = _MOST_TASKS = 3
@@ -199,13 +207,15 @@ _BETTER = {"s": "is faster", "bps": "has more"}
 
 def findings_table(summary: dict[str, Any]) -> Table:
     """The findings: a row per pair, a column per main quantity, and in each cell a verdict."""
-    pairs = sorted(ratio_names(summary), key=lambda pair: not pair.startswith(f"{BASELINE}/"))
+    pairs = sorted(_pairs(summary), key=lambda pair: pair[0] != BASELINE)
     goodputs = [name for name in of_programs(summary["arms"]) if name.endswith(".goodput_bps")]
     latencies = list(_by_ratio(summary, [ALL_BURSTS, "round_latency_s.mean"]))[:1]
     shown = [*latencies, *_by_ratio(summary, [*goodputs[:_MOST_FLOWS], "training_time_s"])]
     tasks = list(_by_difference(summary)) if shown else []
     shown += tasks if len(tasks) <= _MOST_TASKS else []  # the tables by point have all
-    rows = [row(pair, *(_finding(compared, pair) for compared in shown)) for pair in pairs]
+    rows = [
+        row("/".join(pair), *(_finding(compared, pair) for compared in shown)) for pair in pairs
+    ]
     seeds = [shown[-1].estimate(pair).n for pair in pairs] if shown else []
     fewest = min(filter(None, seeds), default=ENOUGH_SEEDS)
     notes = [f"n = {fewest}: an interval needs {ENOUGH_SEEDS} paired seeds."]
@@ -227,7 +237,7 @@ def first_finding(summary: dict[str, Any]) -> str:
     return f"{mark}{pair.text}: {table.columns[1]} {cell.text} ({cell.detail})"
 
 
-def _finding(compared: _Compared, pair: str) -> Cell:
+def _finding(compared: _Compared, pair: Pair) -> Cell:
     """A ratio with its verdict; of a sweep its range: a mean over points would be no point's."""
     differs = compared.section == "differences"
     if not differs and len(points(compared.part)) > 1:
@@ -237,7 +247,7 @@ def _finding(compared: _Compared, pair: str) -> Cell:
         return missing()
     unit, same = describe(compared.metric).unit, 0 if differs else 1
     more_is_better = unit == "bps" or compared.metric == "accuracy"
-    better = pair.split("/")[(estimate.value > same) is not more_is_better]
+    better = pair[(estimate.value > same) is not more_is_better]
     verdict = f"{better} {'is better' if differs else _BETTER[unit]}"
     ends = estimate.values or [end for end in (estimate.low, estimate.high) if end is not None]
     if estimate.n == 1:
@@ -248,13 +258,13 @@ def _finding(compared: _Compared, pair: str) -> Cell:
     return Cell(text=text, detail=joined(verdict, formatting.spread(estimate, compared.unit)))
 
 
-def _range(compared: _Compared, pair: str) -> Cell:
+def _range(compared: _Compared, pair: Pair) -> Cell:
     """The lowest and the highest ratio of a sweep, and at which points they are."""
     parts = points(compared.part)
     ratios = [
         (ratio.value, factors_text(point["factors"]))
         for point in parts
-        if (ratio := entry(point, "ratios", pair, compared.metric)).value is not None
+        if (ratio := replace(compared, part=point).estimate(pair)).value is not None
     ]
     if not ratios:
         return missing()
@@ -268,7 +278,7 @@ def _range(compared: _Compared, pair: str) -> Cell:
 def _not_compared(summary: dict[str, Any]) -> str:
     arms = summary["arms"]
     if len(arms) > 1 and any(cell["n_runs"] for cell in arms.values()):
-        (_, reference), *_ = lookup.pairs(list(arms))
+        (_, reference), *_ = _pairs(summary)
         return f"nothing to compare yet: needs ok runs of {reference} and another arm with one seed"
     for metric in (*of_programs(arms)[:1], "training_time_s"):
         for arm in arms:
