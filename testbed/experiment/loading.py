@@ -5,23 +5,29 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from testbed.experiment import arm_labels, files
-from testbed.experiment.arm_labels import Variant
+from testbed.experiment import files
+from testbed.experiment.arm import Arm
 from testbed.experiment.run import NOT_OF_A_RUN, Run
 from testbed.experiment.schema import Experiment
 from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.problems import Problem
-from testbed.shared.registry import did_you_mean
+from testbed.shared.registry import did_you_mean, one_of
 from testbed.shared.yaml_input import InputError
+from testbed.transport.presets import REGISTRIES
 
 _MOST_LINES = 20  # of a file that is wrong in more places
+_MARK = "@"
+_DEFAULT = "default"  # stands for a setting of the file that the changed arm does not have
+_Changes = dict[str, Any]  # key path below the arm -> its value instead of the file's
 
 
 def load(
@@ -37,7 +43,7 @@ def load(
     chosen = _chosen(name_or_path, overrides, arms, congestion_control, profile)
     path, where, points, wrong = chosen.path, chosen.where, chosen.points, list[str]()
     experiments: dict[tuple[int, str], Experiment] = {}
-    for group in arm_labels.compatible(chosen.arms) or [[]]:
+    for group in _compatible(chosen.arms) or [[]]:
         for number, point in enumerate(points):
             try:
                 experiment = _validated(chosen, point, group)
@@ -58,7 +64,7 @@ def load(
     settings = _settings(chosen, first)
     fingerprint = functools.cache(own_code.fingerprint)
 
-    def run(seed: int, number: int, variant: Variant) -> Run:
+    def run(seed: int, number: int, variant: _Variant) -> Run:
         experiment, point = experiments[number, variant.label], points[number].values
         own = experiment.own_code(variant.name, path.resolve().parent)
         return Run(
@@ -87,7 +93,11 @@ def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
     for key in (*changed, "factors", "impairments"):
         document[key] = chosen.document.get(key, {})
     document["seeds"] = list(dict.fromkeys(run.seed for run in runs))
-    document["arms"] = {arm_labels.for_file(variant.label): variant.arm for variant in chosen.arms}
+    # A label as the name of an arm of its own in a file.
+    names = (re.sub(r"[^a-z0-9.]+", "-", variant.label.lower()) for variant in chosen.arms)
+    document["arms"] = {
+        name.strip("-.")[:64]: variant.arm for name, variant in zip(names, chosen.arms, strict=True)
+    }
     return {
         key: document[key]
         for key in Experiment.model_fields
@@ -102,6 +112,163 @@ def _extend(seeds: Sequence[int], count: int | None) -> list[int]:
     return list(itertools.islice(itertools.chain(seeds, further), count))
 
 
+class _Variant(NamedTuple):
+    """An arm of the file, or one that the command line changes."""
+
+    label: str  # its name in results: the arm's, and after every `@` a setting that it has instead
+    name: str  # the arm of the file
+    changes: _Changes
+    arm: Any  # its settings
+    options: list[tuple[str, str]]  # of the command line, with the keys that they replaced
+    definition: dict[str, Any]  # its settings with all defaults that are known without factors
+
+
+def _variants(
+    document: Any,
+    in_file: Any,
+    labels: Sequence[str],
+    congestion_control: str | None,
+    path: Path,
+    points: Sequence[files.Point],
+) -> list[_Variant]:
+    """Return the chosen arms, so that an arm and a changed one never meet under one label."""
+    if not isinstance(document, Mapping) or not document:
+        return []
+    made: dict[str, _Variant] = {}
+    for label in labels or document:
+        name, changes = _parsed(str(label))
+        if name not in document:
+            raise InputError(f"--arms: {path}: unknown arm {name!r}; {one_of(name, document)}")
+        options = [(f"--arms {label}", f"arms.{name}.{key}") for key in changes]
+        if congestion_control is not None:
+            changes["congestion_control"] = congestion_control
+            option = f"--congestion-control {congestion_control}"
+            options.append((option, f"arms.{name}.congestion_control"))
+        arm = _changed(document[name], changes)
+        old = in_file.get(name) if isinstance(in_file, Mapping) else None
+        definition = _definition(arm, path.parent)
+        if not isinstance(old, Mapping) or not isinstance(arm, Mapping):
+            changes = {}
+        else:
+            same = definition == _definition(old, path.parent)
+            changes = {} if same else _differences(old, arm)
+        _refuse_lost(name, changes, options, points)
+        texts = (f"{_MARK}{key}={_text(key, value)}" for key, value in changes.items())
+        full = name + "".join(texts)
+        made.setdefault(full, _Variant(full, name, changes, arm, options, definition))
+    return list(made.values())
+
+
+def _compatible(variants: Sequence[_Variant]) -> list[list[_Variant]]:
+    """Divide variants into groups that fit into one document: none has two of one arm."""
+    groups: list[list[_Variant]] = []
+    for variant in variants:
+        free = (group for group in groups if variant.name not in [other.name for other in group])
+        if (group := next(free, None)) is None:
+            groups.append(group := [])
+        group.append(variant)
+    return groups
+
+
+def _applied(document: dict[str, Any], group: Sequence[_Variant]) -> dict[str, Any]:
+    """Copy an experiment with these variants in place of their arms."""
+    arms = document.get("arms")
+    if not isinstance(arms, Mapping):
+        return document
+    changed = {variant.name: _changed(arms[variant.name], variant.changes) for variant in group}
+    return {**document, "arms": {**arms, **changed}}
+
+
+def _parsed(label: str) -> tuple[str, _Changes]:
+    """Split a label into the arm's name and what differs from the file's arm."""
+    name, *texts = label.split(_MARK)
+    changes: _Changes = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputError(
+                f"--arms {label}: {text!r} must be key=value, for example "
+                f"{name}{_MARK}congestion_control=reno"
+            )
+        try:
+            changes[key] = yaml_input.value_of(key, value)
+        except InputError as error:
+            raise InputError(f"--arms {label}: {error}") from None
+    return name, changes
+
+
+def _changed(arm: Any, changes: _Changes) -> Any:
+    """Replace some settings of an arm; what is no mapping stays as it is."""
+    if not isinstance(arm, Mapping):
+        return arm
+    document = copy.deepcopy(dict(arm))
+    for key, value in changes.items():
+        if value == _DEFAULT:
+            document.pop(key, None)
+        else:
+            yaml_input.replace(document, key, value)
+    return document
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> _Changes:
+    """Compare an arm's settings with those that it had."""
+    changes: _Changes = {}
+    for key in dict.fromkeys([*old, *new]):
+        place, before, after = f"{path}{key}", old.get(key), new.get(key)
+        if key not in new:
+            changes[place] = _DEFAULT
+        elif (
+            isinstance(after, Mapping)
+            and "name" not in after  # with a name it is one entry of a registry
+            and isinstance(before, Mapping | None)
+        ):
+            changes |= _differences(before or {}, after, f"{place}.")
+        elif before != after or key not in old:
+            changes[place] = after
+    return changes
+
+
+def _definition(arm: Any, folder: Path) -> dict[str, Any]:
+    """Return the settings of an arm with all defaults: two ways of writing it are equal."""
+    try:
+        checked = Arm.model_validate(arm, context={"folders": [folder]})
+    except ValueError:  # a factor may supply what is missing
+        return {"arm": arm}
+    # Left out where it is the training's, as before arms could have one.
+    rate = {} if checked.learning_rate is None else {"learning_rate": checked.learning_rate}
+    return {**checked.resolved().describe(), "filling": checked.resolved_filling(), **rate}
+
+
+def _refuse_lost(
+    name: str, changes: _Changes, options: Sequence[tuple[str, str]], points: Sequence[files.Point]
+) -> None:
+    """Refuse changes of an arm that a factor replaces: the label would lie."""
+    replaced = [change for point in points for change in point.changes.items()]
+    for key in changes:
+        place = f"arms.{name}.{key}"
+        for factor, value in replaced:
+            if factor == f"arms.{name}":
+                is_lost = isinstance(value, Mapping) and key.partition(".")[0] in value
+            else:
+                is_lost = yaml_input.overlap(place, factor)
+            if is_lost:
+                option = next((f"{text}: " for text, changed in options if changed == place), "")
+                raise InputError(
+                    f"{option}{place} cannot be changed: the experiment's factors set it at each "
+                    "point; valid: a key that no factor sets, or --set factors={} beside it"
+                )
+
+
+def _text(key: str, value: Any) -> str:
+    if key in REGISTRIES and isinstance(value, Mapping):
+        with suppress(TypeError, ValueError):  # the schema says what is wrong with it
+            value = REGISTRIES[key].text(value)
+    if not isinstance(value, str):
+        return json.dumps(value, separators=(",", ":"))
+    # A file of the user's own by its name: folders are of no interest in a table.
+    return re.sub(r"[^:=,]*/", "", value) if own_code.is_own(value) else value
+
+
 class _Chosen(NamedTuple):
     """An experiment as a command line changes it, before it is checked."""
 
@@ -109,7 +276,7 @@ class _Chosen(NamedTuple):
     document: dict[str, Any]
     where: str  # the file and the profile, for messages
     points: list[files.Point]
-    arms: list[Variant]
+    arms: list[_Variant]
     options: list[tuple[str, str]]  # of the command line, each with the key that it replaced
 
 
@@ -143,9 +310,7 @@ def _chosen(
                     )
     except ValueError as error:
         raise InputError(f"{_to_blame(['factors'], options)}{where}: {error}") from None
-    variants = arm_labels.variants(
-        document.get("arms"), in_file, arms, congestion_control, path=path, points=points
-    )
+    variants = _variants(document.get("arms"), in_file, arms, congestion_control, path, points)
     return _Chosen(path, document, where, points, variants, options)
 
 
@@ -184,10 +349,10 @@ def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]])
     return "".join(f"{option}: " for option in dict.fromkeys(blamed))
 
 
-def _validated(chosen: _Chosen, point: files.Point, group: Sequence[Variant]) -> Experiment:
+def _validated(chosen: _Chosen, point: files.Point, group: Sequence[_Variant]) -> Experiment:
     """The experiment with some of the arms, at a point."""
     path, where = chosen.path, chosen.where
-    base = arm_labels.applied(chosen.document, group)
+    base = _applied(chosen.document, group)
     document = copy.deepcopy(base)
     for key, value in point.changes.items():
         try:
@@ -196,7 +361,7 @@ def _validated(chosen: _Chosen, point: files.Point, group: Sequence[Variant]) ->
             raise InputError(f"{where}: factors: {error}") from None
     replaced = [variant for variant in group if f"arms.{variant.name}" in point.changes]
     try:
-        return _checked(arm_labels.applied(document, replaced), path)
+        return _checked(_applied(document, replaced), path)
     except ValidationError as error:
         wrong = list(dict.fromkeys(problems.of(error, Experiment)))
     without_factors = _problems(base, path) if point.changes else []

@@ -44,7 +44,7 @@ class Run(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     experiment: SkipValidation[Experiment]  # checked once, not for each of its runs
-    arm: str  # a label, see `arm_labels`
+    arm: str  # a label: the name in the file, and what a command changes
     name_in_file: str  # of the arm that it comes from
     seed: int
     factors: dict[str, Any]  # factor -> the run's value of it, or that value's label
