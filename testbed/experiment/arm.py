@@ -33,7 +33,7 @@ _MEASURED = "plot"  # the preset whose bounds are those of a profile
 
 
 class Filling(Section):
-    """What stands in for what a leg did not deliver; None stands for the preset's own."""
+    """Fillings stand in for what a leg did not deliver; None stands for the preset's own."""
 
     gather: str | None = optional("at the server")
     broadcast: str | None = optional("at the workers")
@@ -89,36 +89,35 @@ class Arm(AnyArm):
 
     @property
     def caution(self) -> str:
-        """What a reader must know of a profile that it names; none without one."""
+        """A warning of the profile that it names; empty without one."""
         return self._caution
 
     def resolved_filling(self) -> dict[str, str]:
-        """The filling of each leg as text."""
+        """Return the filling of each leg as text."""
         fillings = PRESET_FILLINGS.get(self.protocol, {})
         return {leg: text or fillings.get(leg, DEFAULT_FILLING) for leg, text in self.filling}
 
     def resolved(self) -> ProtocolConfig:
-        """The transport's configuration."""
-        changes = self.model_extra or {}
-        return presets.preset(self.protocol, **changes)
+        """Return the transport's configuration."""
+        return presets.preset(self.protocol, **(self.model_extra or {}))
 
     @model_validator(mode="wrap")
     @classmethod
     def _files_are_found(
-        cls, given: Any, check: ModelWrapValidatorHandler[Self], info: ValidationInfo
+        cls, value: Any, check: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
         """Own code gets an absolute path, and a profile's bounds take its place."""
-        if not isinstance(given, Mapping):
-            return check(given)
-        document, caution, wrong = dict(given), "", list[problems.Problem]()
-        if "protocol" not in given and (misspelt := problems.misspelt("protocol", given)):
+        if not isinstance(value, Mapping):
+            return check(value)
+        document, caution, wrong = dict(value), "", list[problems.Problem]()
+        if "protocol" not in value and (misspelt := problems.misspelt("protocol", value)):
             raise problems.raised([misspelt])
-        for key in [key for key in (*REGISTRIES, "tensors") if key in given]:
+        for key in [key for key in (*REGISTRIES, "tensors") if key in value]:
             try:
                 if key != "tensors":
-                    document[key] = REGISTRIES[key].relocated(given[key], folders(info))
-                elif isinstance(given[key], str) and given[key].endswith(yaml_input.SUFFIXES):
-                    document[key], caution = _profile(given[key], folders(info))
+                    document[key] = REGISTRIES[key].relocated(value[key], folders(info))
+                elif isinstance(value[key], str) and value[key].endswith(yaml_input.SUFFIXES):
+                    document[key], caution = _profile(value[key], folders(info))
             except ValueError as error:
                 wrong.append(problems.Problem((key,), str(error)))
         if wrong:
@@ -176,7 +175,7 @@ class Arm(AnyArm):
         return self
 
     def _wrong_values(self) -> Iterator[problems.Problem]:
-        """What is wrong with a setting by itself, whatever the others are."""
+        """Yield the settings that are wrong by themselves, whatever the others are."""
         for key, value in (self.model_extra or {}).items():
             try:
                 presets.preset(self.protocol, **{key: value})

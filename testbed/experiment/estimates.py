@@ -32,7 +32,7 @@ _INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
 
 
 class Numbers(NamedTuple):
-    """What characterises a run; None stands for what the configuration does not determine."""
+    """Characteristics of a run; None stands for what the configuration does not determine."""
 
     chunks: int  # of one transfer
     rtt_over_transfer: float
@@ -79,7 +79,7 @@ def _way(document: str) -> _Way:
 
 
 class Prediction:
-    """What follows from a run's configuration."""
+    """Computes what follows from a run's configuration."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._experiment = run, run.experiment

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +24,7 @@ _MOST_POINTS = 2_000  # of a sweep: each is an experiment that is checked
 _LABEL = "label"
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """An experiment that comes with the project: its runs, its profiles, and what it shows."""
 
     name: str
@@ -71,7 +69,7 @@ def find(name_or_path: str) -> Path:
 
 
 def summary(name: str) -> Summary:
-    """What `./lab list` says of an experiment."""
+    """Summarise an experiment for `./lab list`."""
     document = yaml_input.read(find(name))
     apply_profile(document, DEFAULT_PROFILE)
     give_arm(document)
@@ -93,23 +91,25 @@ def profile_names(name_or_path: str) -> list[str]:
 
 def profiles(document: Mapping[str, Any]) -> list[str]:
     """The profiles that may be chosen."""
-    given = document.get("profiles")
-    return list(dict.fromkeys([DEFAULT_PROFILE, *(given if isinstance(given, Mapping) else ())]))
+    declared = document.get("profiles")
+    return list(
+        dict.fromkeys([DEFAULT_PROFILE, *(declared if isinstance(declared, Mapping) else ())])
+    )
 
 
 def changes(document: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
-    """What a profile that `apply_profile` has taken replaces, by key path."""
+    """Return what a profile that `apply_profile` has taken replaces, by key path."""
     return (document.get("profiles") or {}).get(profile) or {}
 
 
 def apply_profile(document: dict[str, Any], profile: str) -> None:
     """Replace in an experiment what a profile replaces."""
-    given = document.get("profiles") or {}
-    if not isinstance(given, Mapping):
+    declared = document.get("profiles") or {}
+    if not isinstance(declared, Mapping):
         raise InputError("profiles: must map names to the keys that they replace")
     if profile not in profiles(document):
         raise InputError(f"unknown profile {profile!r}; {one_of(profile, profiles(document))}")
-    if not isinstance(given.get(profile) or {}, Mapping):
+    if not isinstance(declared.get(profile) or {}, Mapping):
         raise InputError(f"profiles.{profile}: must map key paths to values")
     for key, value in changes(document, profile).items():
         first = str(key).partition(".")[0]

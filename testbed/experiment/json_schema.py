@@ -52,8 +52,8 @@ def build() -> Schema:
     of_script["properties"]["protocol"].pop("anyOf")
     of_script["properties"]["protocol"] |= _PROTOCOL
     # Which keys its hook and its protocol have, `plan` says.
-    known = {key: True for name in presets.PRESETS for key in presets.settings(name)}
-    of_script["properties"] = {**known, **of_script["properties"]}
+    settings = {key: True for name in presets.PRESETS for key in presets.settings(name)}
+    of_script["properties"] = {**settings, **of_script["properties"]}
     definitions["TorchrunArm"] = of_script | {"additionalProperties": False}
     definitions.pop("AnyArm", None)
     definitions["Training"]["properties"]["model"] |= name_schema(BUILDERS)
@@ -155,7 +155,7 @@ def _setting(protocol: str, key: str) -> Schema:
 
 
 def _bounds(key: str) -> Schema:
-    """What an arm's number without a unit may be."""
+    """Return the bounds of an arm's number without a unit."""
     if key in _WHOLE_SHARES:
         return {"exclusiveMinimum": 0, "maximum": 1}
     return {"minimum": 1} if key in _FROM_ONE else {"minimum": 0, "exclusiveMaximum": 1}

@@ -327,7 +327,7 @@ def _problems(document: dict[str, Any], path: Path) -> list[Problem]:
 
 
 def _settings(chosen: _Chosen, first: Experiment) -> dict[str, Any]:
-    """What all runs of the experiment share, without arms, seeds and what the points replace."""
+    """Return what all runs share, without arms, seeds and what the points replace."""
     settings = first.model_dump(mode="json", exclude=NOT_OF_A_RUN | {"simulation"})
     for key in {key for point in chosen.points for key in point.changes}:
         place: Any = settings

@@ -67,7 +67,7 @@ class Run(BaseModel):
 
     @property
     def training_need(self) -> prerequisites.Need:
-        """What it trains, and where data that lie beside the experiment are looked for."""
+        """The model and data that it trains, which may lie beside the experiment."""
         hosts = len(self.experiment.topology.host_names())
         training = self.experiment.training
         return prerequisites.Need(training, hosts=hosts, seed=self.seed, folder=self.folder)
@@ -119,7 +119,7 @@ class Run(BaseModel):
         }
 
     def _of_arm(self, shared: Mapping[str, Any]) -> dict[str, Any]:
-        """What the arm decides: the protocol and its rate, or the programs as it changes them."""
+        """Return what the arm decides: the protocol and its rate, or the programs as it changes them."""
         if not self.experiment.trains:
             return {"workload": self.programs.model_dump(mode="json")}
         arm = self.experiment.protocol_arm(self.name_in_file)
@@ -133,7 +133,7 @@ class Run(BaseModel):
 
 
 def _in_virtual_time(shared: Mapping[str, Any], hosts: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs where nobody has a machine: what hosts need, and the pace if it was real."""
+    """Return what differs in virtual time: what hosts need, and the pace if it was real."""
     needs = {name: value for name, value in hosts.items() if value and name != "compute_s"}
     changes = {"simulation": needs} if needs else {}
     training, compute_s = shared.get("training"), hosts.get("compute_s")

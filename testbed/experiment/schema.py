@@ -38,7 +38,7 @@ from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.presets import REGISTRIES
 from testbed.verdict.gates import Limits
 from testbed.workload.settings import AnyArm, BuiltIn, Name, Programs, ProgramsArm
-from testbed.workload.torchrun import FIRST_WITH_LEGS, AnyWorkload, Torchrun, TorchrunArm
+from testbed.workload.torchrun import AnyWorkload, Torchrun, TorchrunArm
 
 ArmName = Annotated[
     str,
@@ -61,32 +61,32 @@ _ARMS: dict[type[Section], type[AnyArm]] = {
 }
 
 
-def _arm(given: Any, info: ValidationInfo) -> AnyArm:
+def _arm(value: Any, info: ValidationInfo) -> AnyArm:
     """An arm, as the workload that stands above it has arms."""
     workload = info.data.get("workload")
     if workload is None:  # it is wrong: nobody knows what would be right here
         return AnyArm()
     kind = _ARMS[type(workload)]
     try:
-        return kind.model_validate(given, context=info.context)
+        return kind.model_validate(value, context=info.context)
     except ValidationError as error:
         wrong = problems.of(error, kind)
-        if not wrong[0].place and not isinstance(given, Mapping):
+        if not wrong[0].place and not isinstance(value, Mapping):
             raise ValueError(wrong[0].message) from None  # with the value before it
         raise problems.raised(wrong) from None
 
 
-def _rounds(given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+def _rounds(value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """The number of rounds, which programs need not state; 0 stands for that."""
-    if given is not _UNSTATED:
-        return check(given)
+    if value is not _UNSTATED:
+        return check(value)
     if not isinstance(info.data.get("workload"), BuiltIn):
         return 0
     raise problems.raised([Problem((), "this key is missing", problems.MISSING)])
 
 
 class Transport(Section):
-    """What all arms share."""
+    """The keys of the transport that all arms share."""
 
     chunk_bytes: int = Field(
         default=1456, ge=4, multiple_of=4, description="payload of one datagram of our transport"
@@ -121,7 +121,7 @@ class Transport(Section):
 
 
 class Simulation(Section):
-    """What workers and switches do in virtual time; a lab's take the time that they take."""
+    """The behaviour of workers and switches in virtual time; a lab's take the time that they take."""
 
     wakes_s: float = Field(
         default=0.0,
@@ -210,12 +210,12 @@ class Experiment(Section):
 
     @field_validator("seeds", mode="before")
     @classmethod
-    def _seeds_are_no_count(cls, given: Any) -> Any:
-        if isinstance(given, int):
+    def _seeds_are_no_count(cls, value: Any) -> Any:
+        if isinstance(value, int):
             raise ValueError(
-                f"{given}: must be a list, such as [1, 2, 3]; --seeds NUMBER is a count"
+                f"{value}: must be a list, such as [1, 2, 3]; --seeds NUMBER is a count"
             )
-        return given
+        return value
 
     @field_validator("seeds")
     @classmethod
@@ -263,24 +263,13 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _legs_are_announced(self) -> Experiment:
         """Refuse what waits for a leg that the hook of an arm does not announce."""
-        if not isinstance(self.workload, Torchrun):
-            return self
         for number, entry in enumerate(self.impairments):
-            if entry.rounds is None or entry.leg == "round":
-                continue
-            for name, arm in self.arms.items():
-                assert isinstance(arm, TorchrunArm)
-                if not arm.is_ours:
+            for name, arm in self.arms.items() if entry.rounds and entry.leg != "round" else ():
+                if isinstance(arm, TorchrunArm) and not arm.is_ours:
                     raise ValueError(
                         f"impairments.{number}.leg: {entry.leg!r}, but arms.{name} has the "
                         f"hook {arm.hook!r}, which has no legs; valid: round"
                     )
-            timelines = map(self.resolved_impairments, self.seeds)
-            if any(min(timeline[number]["rounds"]) < FIRST_WITH_LEGS for timeline in timelines):
-                raise ValueError(
-                    f"impairments.{number}.rounds: the first {FIRST_WITH_LEGS} rounds have no "
-                    f"legs, since buckets are not known yet; valid: later ones, or leg: round"
-                )
         return self
 
     @property
@@ -318,7 +307,7 @@ class Experiment(Section):
 
     @property
     def trains(self) -> bool:
-        """Whether the workload is the built-in training."""
+        """True for the built-in training."""
         return isinstance(self.workload, BuiltIn)
 
     def protocol_arm(self, name: str) -> Arm:

@@ -35,7 +35,6 @@ _MOST_PER_HOST = 16
 # What a rank sends at of its share of the slowest link, as the built-in training does: the rest is
 # for control messages and repeats.
 _PACE = 0.97
-FIRST_WITH_LEGS = 2  # before, DDP's buckets are not known, and the process group averages
 
 OURS = "bounded-loss"
 Hook = Literal["bounded-loss", "gloo", "fp16_compress", "powerSGD"]

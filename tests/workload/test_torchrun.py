@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from testbed.ddp import BoundedLoss, settings, steps
+from testbed.ddp import bounded_loss, settings, torch_hooks
 from testbed.experiment import json_schema
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
@@ -145,7 +145,6 @@ def test_the_names_are_those_of_the_hook() -> None:
     for name, keys in torchrun.HOOKS.items():
         assert keys == tuple(settings.HOOKS[name][1])
     assert torchrun.HOOK_ENVIRONMENT == settings.ENVIRONMENT
-    assert torchrun.FIRST_WITH_LEGS == steps.KNOWN_AFTER
     for key, valid in (
         ("mode", get_args(settings.Mode)),
         ("collective", get_args(settings.Collective)),
@@ -228,20 +227,15 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
             {"impairments": [LOSS], "arms": {"dblp": {}, "gloo": {"hook": "gloo"}}},
             "...impairments.0.leg: 'gather', but arms.gloo has the hook 'gloo', which has no...",
         ),
-        (
-            {"impairments": [{**LOSS, "rounds": [1, 5]}]},
-            "...impairments.0.rounds: the first 2 rounds have no legs, ...",
-        ),
     ],
 )
 def test_wrong_input_is_one_line(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     test_settings.assert_refused(tmp_path, {**SMALL, **changes}, says)
 
 
-def test_legs_are_free_where_all_arms_have_them(tmp_path: Path) -> None:
-    assert load(tmp_path, impairments=[LOSS])
+def test_a_round_is_announced_by_every_hook(tmp_path: Path) -> None:
     arms = {"dblp": {}, "gloo": {"hook": "gloo"}}
-    assert load(tmp_path, arms=arms, impairments=[{**LOSS, "rounds": [0], "leg": "round"}])
+    assert load(tmp_path, arms=arms, impairments=[{**LOSS, "leg": "round"}])
 
 
 @pytest.mark.parametrize("protocol", ["mlt", "per-layer", "plot"])
