@@ -92,9 +92,8 @@ def profile_names(name_or_path: str) -> list[str]:
 def profiles(document: Mapping[str, Any]) -> list[str]:
     """The profiles that may be chosen."""
     declared = document.get("profiles")
-    return list(
-        dict.fromkeys([DEFAULT_PROFILE, *(declared if isinstance(declared, Mapping) else ())])
-    )
+    names = declared if isinstance(declared, Mapping) else ()
+    return list(dict.fromkeys([DEFAULT_PROFILE, *names]))
 
 
 def changes(document: Mapping[str, Any], profile: str) -> Mapping[str, Any]:

@@ -34,7 +34,6 @@ _PROTOCOL: Schema = {"anyOf": [{"enum": list(presets.PRESETS)}, {"pattern": r"^t
 
 
 def build() -> Schema:
-    """The schema, as plain data."""
     whole = of(Experiment)
     definitions, keys = whole["$defs"], whole["properties"]
     for key, registry in {**REGISTRIES, "filling": FILLINGS}.items():
@@ -59,20 +58,20 @@ def build() -> Schema:
     definitions["Training"]["properties"]["model"] |= name_schema(BUILDERS)
     definitions["Training"]["properties"]["optimiser"] |= name_schema(OPTIMISERS)
     keys["arms"]["additionalProperties"] = False
-    (form,) = keys["arms"]["patternProperties"]
-
-    def rule(kind: str, needed: list[str]) -> Schema:
-        arms: Schema = {"description": keys["arms"]["description"]}
-        arms["patternProperties"] = {form: {"$ref": f"#/$defs/{kind}"}}
-        return {"properties": {"arms": arms}, "required": needed}
-
-    keys["arms"]["patternProperties"] = {form: True}
+    (name_form,) = keys["arms"]["patternProperties"]
+    keys["arms"]["patternProperties"] = {name_form: True}
     keys["rounds"].pop("default", None)
     whole["required"] = [key for key in whole["required"] if key != "arms"]
-    chosen: Schema = rule("Arm", ["rounds", "arms"])
-    for kind, arm_of_kind in (("torchrun", "TorchrunArm"), ("programs", "ProgramsArm")):
+    # The workload says which keys an arm has.
+    rules = {
+        kind: {"properties": {"arms": {"patternProperties": {name_form: {"$ref": reference}}}}}
+        for kind in ("Arm", "TorchrunArm", "ProgramsArm")
+        for reference in (f"#/$defs/{kind}",)
+    }
+    chosen: Schema = {**rules["Arm"], "required": ["rounds", "arms"]}
+    for kind in ("torchrun", "programs"):
         named = when("workload", {"properties": {"kind": {"const": kind}}}, {})["if"]
-        chosen = {"if": named, "then": rule(arm_of_kind, []), "else": chosen}
+        chosen = {"if": named, "then": rules[f"{kind.title()}Arm"], "else": chosen}
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": "urn:bounded-loss-testbed:experiment",
@@ -105,12 +104,11 @@ class _Described(GenerateJsonSchema):
 
 
 def of(model: type[BaseModel]) -> Schema:
-    """A model's schema."""
     return model.model_json_schema(schema_generator=_Described)
 
 
 def _with_unit(schema: Schema, unit: units.Unit) -> Schema:
-    """The same schema, where numbers may have a unit."""
+    """Return the same schema, where numbers may have a unit."""
     if schema.get("type") in ("number", "integer"):
         of_key = ("default", "description")
         about: Schema = {key: schema[key] for key in of_key if key in schema}
@@ -129,12 +127,11 @@ def _with_unit(schema: Schema, unit: units.Unit) -> Schema:
 
 
 def with_unit(unit: units.Unit) -> Schema:
-    """The schema of a number with a unit."""
     return {"type": "string", "pattern": units.pattern(unit)}
 
 
 def _setting(protocol: str, key: str) -> Schema:
-    """The schema of one key of an arm, as this protocol understands it."""
+    """Describe one key of an arm, as this protocol understands it."""
     preset, unit = presets.preset(protocol), units.of(key)
     if key == "congestion_control" and preset.carrier == "tcp":
         schema: Schema = {"type": "string", "pattern": r"^\w+$"}
@@ -162,7 +159,7 @@ def _bounds(key: str) -> Schema:
 
 
 def _defaults(protocol: str) -> dict[str, Any]:
-    """The keys of a protocol's arm with their defaults; texts for what is chosen by text."""
+    """Return the defaults of a protocol's arm; texts for what is chosen by text."""
     own = presets.parameters(protocol)
     parameters = inspect.signature(presets.PRESETS[protocol]).parameters
     chosen = presets.preset(protocol)

@@ -119,7 +119,7 @@ class Run(BaseModel):
         }
 
     def _of_arm(self, shared: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the arm decides: the protocol and its rate, or the programs as it changes them."""
+        """Return what the arm decides: the protocol and its rate, or the programs."""
         if not self.experiment.trains:
             return {"workload": self.programs.model_dump(mode="json")}
         arm = self.experiment.protocol_arm(self.name_in_file)

@@ -121,7 +121,7 @@ class Transport(Section):
 
 
 class Simulation(Section):
-    """The behaviour of workers and switches in virtual time; a lab's take the time that they take."""
+    """The time that workers and switches take in virtual time; a lab's take what they take."""
 
     wakes_s: float = Field(
         default=0.0,
