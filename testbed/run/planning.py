@@ -23,14 +23,14 @@ INDEX = "report"  # the folder beside the experiments that links to their report
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The plan of an experiment's folder; empty where there is none that can be read."""
+    """Read the plan of an experiment's folder; empty where there is none that can be read."""
     return run_directory.read_or_empty(folder / FILE)
 
 
 def selections(folder: Path) -> list[dict[str, Any]]:
-    """What the commands selected that made the plan: the options of each, by name."""
-    found = read(folder).get("selections")
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    """Return the options of the commands that made the plan, by name."""
+    stored = read(folder).get("selections")
+    return [entry for entry in stored if isinstance(entry, dict)] if stored else []
 
 
 def extend(
@@ -38,7 +38,7 @@ def extend(
     runs: Sequence[Run],
     selections: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
-    """Add runs of one experiment to its plan, in their order; returns remarks for the user."""
+    """Add runs of one experiment to its plan, in their order; return remarks for the user."""
     experiment = runs[0].experiment
     folder = results / experiment.name
     plan, remarks = _extended(folder, runs)
@@ -47,7 +47,7 @@ def extend(
         plan["selections"] = _added(plan["selections"], dict(selection))
     document = {
         **experiment.model_dump(mode="json"),
-        "arms": _in_order(experiment.arms, [each["arm"] for each in plan["runs"]]),
+        "arms": _in_order(experiment.arms, [entry["arm"] for entry in plan["runs"]]),
         "factors": plan.pop("factors"),
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,12 +57,12 @@ def extend(
 
 
 def check(results: Path, runs: Sequence[Run]) -> list[str]:
-    """The remarks of `extend`, which is not done."""
+    """Return the remarks of `extend`, and store nothing."""
     return _extended(results / runs[0].experiment.name, runs)[1]
 
 
 def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
-    """The plan with these runs, and remarks."""
+    """Return the plan with these runs, and remarks."""
     experiment, name = runs[0].experiment, runs[0].experiment.name
     if name == INDEX:
         raise InputError(f"{runs[0].source}: name: {name!r}: valid: another; it is the index's")
@@ -72,40 +72,36 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
     settings = _portable(runs[0].settings, runs)
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
     keys = {entry["key"] for entry in entries}
-    left = [each for each in stored.get("runs", []) if each["key"] not in keys]
+    left = [entry for entry in stored.get("runs", []) if entry["key"] not in keys]
     remarks = _cautions(runs)
 
-    if different := _differences(stored.get("settings", {}), settings):
-        _refuse_measured(folder, left, different, name)
+    if difference := _difference(stored.get("settings", {}), settings):
+        _refuse_measured(folder, left, difference, name)
         stored, left = {}, []
-    known = stored.get("definitions", {})
-    for arm in definitions.keys() & known.keys():
-        if different := _differences(known[arm], definitions[arm], f"arm {arm}: "):
-            of_arm = [each for each in left if each["arm"] == arm]
-            _refuse_measured(folder, of_arm, different, name)
-            left = [each for each in left if each["arm"] != arm]
-    code = {(place, sha256) for entry in entries for place, sha256 in entry["code"].items()}
-    places = {place for place, _ in code}
-    # Files of own code that a run executed in another version.
-    changed = {
-        each["key"]: {
-            place for place, of_it in each.get("code", {}).items() if (place, of_it) not in code
-        }
-        & places
-        for each in left
+    earlier = stored.get("definitions", {})
+    for arm in definitions.keys() & earlier.keys():
+        if difference := _difference(earlier[arm], definitions[arm], f"arm {arm}: "):
+            of_arm = [entry for entry in left if entry["arm"] == arm]
+            _refuse_measured(folder, of_arm, difference, name)
+            left = [entry for entry in left if entry["arm"] != arm]
+    code = dict(of_file for entry in entries for of_file in entry["code"].items())
+    changed = {  # own code that a run executed in another version
+        entry["key"]: {file for file, sha256 in entry["code"].items() if code.get(file) != sha256}
+        & code.keys()
+        for entry in left
+        if "code" in entry
     }
-    old = [each for each in left if changed[each["key"]]]
-    left = [each for each in left if each not in old]
+    old = [entry for entry in left if changed.get(entry["key"])]
+    left = [entry for entry in left if entry not in old]
     if measured := _measured(folder, old):
-        files = sorted(set().union(*changed.values()))
+        files = ", ".join(sorted(set().union(*changed.values())))
         remarks.append(
-            f"{folder}: {measured} leave the tables and stay on disk: "
-            f"{', '.join(files)} changed since"
+            f"{folder}: {measured} leave the tables and stay on disk: {files} changed since"
         )
     same = {_place(entry) for entry in entries}
-    twice = [each for each in left if _place(each) in same]
-    _refuse_measured(folder, twice, ["the same arm, seed and point with other settings"], name)
-    left = [each for each in left if each not in twice]
+    twice = [entry for entry in left if _place(entry) in same]
+    _refuse_measured(folder, twice, "the same arm, seed and point with other settings", name)
+    left = [entry for entry in left if entry not in twice]
     plan = {
         "experiment": name,
         "commands": stored.get("commands", []),
@@ -114,7 +110,7 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
         **({"simulated": True} if runs[0].simulated else {}),
         "order": ORDER_RULE,
         "settings": settings,
-        "definitions": {**known, **definitions},
+        "definitions": {**earlier, **definitions},
         "factors": _levels(folder if left else None, experiment.model_dump(mode="json")["factors"]),
         "runs": [*left, *entries],
     }
@@ -122,14 +118,10 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
 
 
 def _cautions(runs: Sequence[Run]) -> list[str]:
-    """What arms know of the profiles that they name, each once."""
-    cautions = (
-        f"{run.arm}: {caution}"
-        for run in runs
-        if run.experiment.trains
-        and (caution := run.experiment.protocol_arm(run.name_in_file).caution)
-    )
-    return list(dict.fromkeys(cautions))
+    """Return the warnings of the profiles that arms name, each once."""
+    trained = (run for run in runs if run.experiment.trains)
+    cautions = ((run.arm, run.experiment.protocol_arm(run.name_in_file).caution) for run in trained)
+    return list(dict.fromkeys(f"{arm}: {caution}" for arm, caution in cautions if caution))
 
 
 def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:
@@ -154,59 +146,54 @@ def _place(entry: Mapping[str, Any]) -> str:
 
 
 def _measured(folder: Path, entries: Iterable[Mapping[str, Any]]) -> str:
-    """How many of these runs are ok, in words; empty for none."""
+    """Count the ok runs among these, in words; empty for none."""
     keys = [run_directory.require_name(entry["key"], f"{folder / FILE}: key") for entry in entries]
     count = sum(RunDirectory(folder / key).verdict() == "ok" for key in keys)
     return f"{count} ok run{'s' * (count != 1)}" if count else ""
 
 
 def _refuse_measured(
-    folder: Path, entries: Sequence[Mapping[str, Any]], different: Sequence[str], name: str
+    folder: Path, entries: Sequence[Mapping[str, Any]], difference: str, name: str
 ) -> None:
     """Refuse to replace runs that are ok; those that are not hold no numbers to lose."""
     if measured := _measured(folder, entries):
-        more = f" and {len(different) - 1} more" if different[1:] else ""
         raise InputError(
-            f"{folder}: holds {measured} of {name!r}, and these do not belong "
-            f"together with them: {different[0]}{more}; valid: --out DIR, another name in the "
-            f"file, or './lab clean {folder}' first"
+            f"{folder}: holds {measured} of {name!r}, and these do not belong together with them: "
+            f"{difference}; valid: --out DIR, another name in the file, or './lab clean {folder}' "
+            "first"
         )
 
 
-def _differences(there: Any, here: Any, path: str = "") -> list[str]:
-    """Where two documents differ, in words; a key that one of them lacks is of another version."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        return [
-            difference
-            for key in there
-            if key in here
-            for difference in _differences(there[key], here[key], f"{path}{key}.")
-        ]
+def _difference(there: Any, here: Any, path: str = "") -> str:
+    """Say where two documents differ first; a key that one of them lacks is of another version."""
     if there == here:
-        return []
+        return ""
     name = path.rstrip(".")
     if isinstance(there, list) and isinstance(here, list):
         if len(there) != len(here):
-            return [f"{name} has {len(there)} entries there, {len(here)} here"]
-        there, here = (dict(enumerate(entries)) for entries in (there, here))
-        return _differences(there, here, path)
-    return [f"{name} is {json.dumps(there)} there, {json.dumps(here)} here"]
+            return f"{name} has {len(there)} entries there, {len(here)} here"
+        there, here = dict(enumerate(there)), dict(enumerate(here))
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        shared = (key for key in there if key in here)
+        differences = (_difference(there[key], here[key], f"{path}{key}.") for key in shared)
+        return next(filter(None, differences), "")
+    return f"{name} is {json.dumps(there)} there, {json.dumps(here)} here"
 
 
 def _portable(document: Mapping[str, Any], runs: Iterable[Run]) -> dict[str, Any]:
-    """A document with own code by its file's name: the same files elsewhere are the same."""
+    """Name own code by its file alone: the same files elsewhere are the same."""
     text = json.dumps(document)
     for place in {place for run in runs for place in run.code}:
         text = text.replace(json.dumps(place)[1:-1], Path(place).name)
     return dict(json.loads(text))
 
 
-def _added(known: Sequence[Any], new: Any) -> list[Any]:
-    return [*known, *([new] if new not in known else [])]
+def _added(entries: Sequence[Any], new: Any) -> list[Any]:
+    return [*entries, *([new] if new not in entries else [])]
 
 
 def _in_order(names: Iterable[str], labels: Iterable[str]) -> list[str]:
-    """The labels in the order of the experiment's arms, changed ones behind their arm."""
+    """Sort labels by the order of the experiment's arms, changed ones behind their arm."""
     order = list(names)
     last = len(order)
 
@@ -218,10 +205,10 @@ def _in_order(names: Iterable[str], labels: Iterable[str]) -> list[str]:
 
 
 def _levels(folder: Path | None, new: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """The levels of each factor: those of earlier commands that still count, then further ones."""
+    """Return the levels of factors: of earlier commands that still count, then further ones."""
     stored = run_directory.read_or_empty(folder / "experiment.json") if folder else {}
-    levels = {name: list(known) for name, known in stored.get("factors", {}).items()}
+    levels = {name: list(values) for name, values in stored.get("factors", {}).items()}
     for name, values in new.items():
-        known = levels.setdefault(name, [])
-        known += [value for value in values if value not in known]
+        of_factor = levels.setdefault(name, [])
+        of_factor += [value for value in values if value not in of_factor]
     return levels

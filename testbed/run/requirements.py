@@ -32,16 +32,16 @@ _KERNELS_CONTROLS = (
 def lacking(
     config: Mapping[str, Any], timeline: Collection[Mapping[str, Any]], hosts: Collection[str]
 ) -> str | None:
-    """What is lacking for a run, in words; None: nothing."""
+    """Say what this machine lacks for a run; None is nothing."""
     if "workload" in config:
         if missing := missing_program(config["workload"]["programs"], config.get("folder")):
             return missing
-        wanted = {each["congestion_control"] for each in config["workload"]["programs"]} - {None}
+        controls = {program["congestion_control"] for program in config["workload"]["programs"]}
     else:
         protocol = config["protocol"]
-        wanted = {protocol["congestion_control"]} if protocol["carrier"] == "tcp" else set()
-    for each in sorted(wanted):
-        if missing := _congestion_control(each):
+        controls = {protocol["congestion_control"]} if protocol["carrier"] == "tcp" else set()
+    for control in sorted(controls - {None}):
+        if missing := _missing_control(control):
             return missing
     for entry in map(impairments.read, timeline):
         if missing := entry.lacking(hosts):
@@ -51,20 +51,44 @@ def lacking(
     return None
 
 
+def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | None) -> str | None:
+    """Name the first program that this machine does not have; None where it has all."""
+    for entry in programs:
+        (program, *_) = commands.resolved(entry["run"])
+        # With a slash it is a path, and a relative one begins in the folder.
+        place = Path(folder or ".", program) if "/" in program else program
+        if shutil.which(place) is None:
+            return f"there is no program {program!r}, for {entry['name']} on host {entry['host']!r}"
+    return None
+
+
+def _missing_control(name: str) -> str | None:
+    controls = available_congestion_controls()
+    if not controls or name in controls:
+        return None
+    lacks = f"this kernel has no TCP congestion control {name!r}; it has {', '.join(controls)}"
+    return lacks + (f"; 'modprobe tcp_{name}' as root adds it" if _module(name) else "")
+
+
+def _module(control: str) -> bool:
+    """Tell whether this kernel could load a congestion control."""
+    # As a whole name: what a person wrote may hold a pattern, or a slash.
+    files = (_MODULES / platform.release()).rglob("tcp_*.ko*")
+    return any(file.name.partition(".ko")[0] == f"tcp_{control}" for file in files)
+
+
 def refuse(runs: Iterable[Run], *, simulated: bool = False) -> None:
     """Refuse runs that no lab executes, or that name what no machine has, by the file's keys."""
     for run in runs:
         in_lab = () if simulated else _beyond_labs(run)
-        of_kind = () if run.experiment.trains else _missing_files(run)
-        controls = (
-            f"{key}: {why}" for key, name in _controls(run) if (why := _wrong_control(name))
-        )
-        if wrong := next(itertools.chain(in_lab, of_kind, controls), ""):
+        files = () if run.experiment.trains else _missing_files(run)
+        controls = (f"{key}: {why}" for key, name in _controls(run) if (why := _unknown(name)))
+        if wrong := next(itertools.chain(in_lab, files, controls), ""):
             raise InputError(f"{run.source}: {wrong}" if run.source else wrong)
 
 
 def _beyond_labs(run: Run) -> Iterator[str]:
-    """More workers than a lab has room for, and a path for each datagram."""
+    """Refuse more workers than a lab has room for, and a path for every datagram."""
     if (workers := run.experiment.topology.workers) > MOST_LAB_WORKERS:
         most = f"must be a whole number from 1 to {MOST_LAB_WORKERS} in a lab"
         yield f"topology.workers: {workers}: {most}; './lab simulate' takes more"
@@ -74,79 +98,39 @@ def _beyond_labs(run: Run) -> Iterator[str]:
 
 
 def _missing_files(run: Run) -> Iterator[str]:
-    """Programs that are given by paths where nothing is that could be executed."""
-    folder = run.folder or Path.cwd()
-    of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
+    """Refuse programs by paths where nothing is that could be executed."""
     for number, program in enumerate(run.programs.programs):
-        if wrong := commands.wrong(program.run, folder):
-            key = f"workload.programs.{number}.run"
-            if "python" in run.experiment.workload.model_fields_set:
-                key = "workload.python"
-            if "run" in of_arm.get(program.label, {}):
-                key = f"arms.{run.name_in_file}.{program.label}.run"
+        if wrong := commands.wrong(program.run, run.folder or Path.cwd()):
+            is_python = "python" in run.experiment.workload.model_fields_set
+            key = "workload.python" if is_python else f"workload.programs.{number}.run"
             yield f"{key}: {wrong}"
 
 
 def _controls(run: Run) -> Iterator[tuple[str, str]]:
-    """The kernel's congestion controls that a run names, by their keys."""
-    found = run.experiment
-    for number, entry in enumerate(found.impairments):
+    """Yield the kernel's congestion controls that a run names, with their keys."""
+    for number, entry in enumerate(run.experiment.impairments):
         if isinstance(name := getattr(entry, "congestion_control", None), str):
             yield f"impairments.{number}.congestion_control", name
-    arm: Any = found.arms[run.name_in_file]
-    # An option of the command line replaces it in arms with labels of their own.
-    place, of_arm = f"arms.{run.arm}", arm.model_extra or {}
-    if found.trains:
-        if run.protocol.carrier == "tcp":
-            key = "congestion_control" if "congestion_control" in of_arm else "protocol"
-            yield f"{place}.{key}", run.protocol.congestion_control
-        return
-    for number, program in enumerate(run.programs.programs):
-        if program.congestion_control is None:
-            continue
-        key = f"workload.programs.{number}"
-        if arm.congestion_control is not None:
-            key = place
-        if "congestion_control" in of_arm.get(program.label, {}):
-            key = f"{place}.{program.label}"
-        yield f"{key}.congestion_control", program.congestion_control
+    if not run.experiment.trains:
+        for program in run.programs.programs:
+            if program.congestion_control is not None:
+                key = f"arms.{run.arm}: congestion_control of {program.label}"
+                yield key, program.congestion_control
+    elif run.protocol.carrier == "tcp":
+        # An option of the command line replaces it in arms with labels of their own.
+        arm = run.experiment.arms[run.name_in_file].model_extra or {}
+        key = "congestion_control" if "congestion_control" in arm else "protocol"
+        yield f"arms.{run.arm}.{key}", run.protocol.congestion_control
 
 
-def _wrong_control(name: str) -> str:
-    """Why no kernel will have a congestion control; empty for one that some may have."""
+def _unknown(control: str) -> str:
+    """Say why no kernel will have a congestion control; empty for one that some may have."""
     here = available_congestion_controls()
-    if name in (*here, *_KERNELS_CONTROLS) or _module(name):
+    if control in (*here, *_KERNELS_CONTROLS) or _module(control):
         return ""
     listed = ", ".join(here or _KERNELS_CONTROLS)
-    if name in CONGESTION_CONTROLS:
-        return f"{name!r} is of the lab's transport; valid with tcp: {listed}"
-    near = did_you_mean(name, {*here, *_KERNELS_CONTROLS})
-    return f"unknown TCP congestion control {name!r}; this kernel has {listed}{near}" * bool(near)
-
-
-def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | None) -> str | None:
-    """The first program that this machine does not have, with its host; None: it has all."""
-    for each in programs:
-        (program, *_) = commands.resolved(each["run"])
-        # With a slash it is a path, and a relative one begins in the folder.
-        place = Path(folder or ".", program) if "/" in program else program
-        if shutil.which(place) is None:
-            return f"there is no program {program!r}, for {each['name']} on host {each['host']!r}"
-    return None
-
-
-def _congestion_control(wanted: str) -> str | None:
-    listed = available_congestion_controls()
-    if not listed or wanted in listed:
-        return None
-    said = f"this kernel has no TCP congestion control {wanted!r}; it has {', '.join(listed)}"
-    if _module(wanted):
-        said += f"; 'modprobe tcp_{wanted}' as root adds it"
-    return said
-
-
-def _module(control: str) -> bool:
-    """Whether this kernel could load a congestion control."""
-    # As a whole name: what a person wrote may hold a pattern, or a slash.
-    files = (_MODULES / platform.release()).rglob("tcp_*.ko*")
-    return any(file.name.partition(".ko")[0] == f"tcp_{control}" for file in files)
+    if control in CONGESTION_CONTROLS:
+        return f"{control!r} is of the lab's transport; valid with tcp: {listed}"
+    if near := did_you_mean(control, {*here, *_KERNELS_CONTROLS}):
+        return f"unknown TCP congestion control {control!r}; this kernel has {listed}{near}"
+    return ""
