@@ -124,7 +124,10 @@ def _execute(
         plan.show_time(results, runs, console)
         with progress_shown(console, len(runs)) as progress:
             if chosen.simulated:
-                for outcome in _simulated(chosen, progress):
+                outcomes = runner.simulate_side_by_side(
+                    results, runs, lambda run: progress.begin(run.label)
+                )
+                for outcome in outcomes:
                     progress.end(outcome)
             else:
                 retries = RETRIES if options.retries is None else options.retries
@@ -205,13 +208,6 @@ def _one_by_one(chosen: Chosen, capture: list[str], retries: int, progress: RunP
             if outcome.may_differ and number <= retries:
                 progress.again(run.label, outcome, number, retries)
         progress.end(outcome)
-
-
-def _simulated(chosen: Chosen, progress: RunProgress) -> Iterator[Outcome]:
-    """Execute simulated runs, one on each processor."""
-    from testbed.run import side_by_side
-
-    return side_by_side.execute(chosen.results, chosen.runs, lambda run: progress.begin(run.label))
 
 
 def _share_out(chosen: Chosen, scheduler: Scheduler, progress: RunProgress) -> None:

@@ -1,27 +1,40 @@
-"""Executes the runs of an experiment one after another and skips those that are done."""
+"""Executes runs that are not ok yet: of labs one after another, simulated ones side by side."""
 
+import importlib
+import json
+import multiprocessing
+import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.capture import recorder
 from testbed.experiment import Run
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
+from testbed.run.processes import how_ended
 from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import MessageError
-from testbed.shared.run_directory import RunDirectory, Verdict
-from testbed.verdict.gates import STOPPING
+from testbed.shared.run_directory import InUseError, RunDirectory, Verdict
+from testbed.verdict.gate import STOPPING
 
 OnProgress = Callable[[dict[str, Any]], None]
 # A run takes some megabytes, and its samples take more until they are packed at its end.
 LEAST_FREE_BYTES = 32_000_000
+_IN_USE, _INTERRUPTED = 3, 130  # exit statuses
+_POLL_S = 5.0
+_FORKS = multiprocessing.get_context("fork")
 
 
 class DiskFullError(InputError):
@@ -77,12 +90,12 @@ def require_writable(results: Path) -> None:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the one above it that there is."""
+    """Return the folder, or the one above it that there is."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def outcome(run: Run, place: RunDirectory) -> Outcome:
-    """How a run ended that has just been executed, from its `status.json`."""
+    """Read from its `status.json` how a run ended that has just been executed."""
     status = run_directory.read_json(place.path / "status.json")
     verdict, gates = status["verdict"], status["gates"]
     stopping = [gate for gate in gates if gate["decides"] and gate["outcome"] in STOPPING]
@@ -161,3 +174,95 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> str:
         return error or f"the supervisor ended with status {status}, without a verdict"
     finally:
         box.stop()
+
+
+class _UnderWay(NamedTuple):
+    """A run that a child executes, which sends its progress."""
+
+    run: Run
+    child: BaseProcess
+    on_progress: OnProgress
+
+
+def simulate_side_by_side(
+    results: Path, runs: Sequence[Run], begin: Callable[[Run], OnProgress]
+) -> Iterator[Outcome]:
+    """Execute simulated runs that are not ok, one on each processor; yield outcomes as they end."""
+    # Each is a fork of this process, which has imported what they need.
+    from testbed.run import simulating  # noqa: F401 (for the forks)
+
+    waiting = deque(runs)
+    under_way: dict[Connection, _UnderWay] = {}
+    processors = len(os.sched_getaffinity(0))
+    if any(run.config()["training"]["pace"]["kind"] != "payload-only" for run in runs):
+        importlib.import_module("torch._dynamo")  # the first optimiser would, in each child
+    try:
+        while waiting or under_way:
+            while waiting and len(under_way) < processors:
+                run = waiting.popleft()
+                place = directory_of(results, run)
+                if place.verdict() == "ok":
+                    begin(run)
+                    yield Outcome(run, place.path, "ok", "", executed=False)
+                    continue
+                require_space(results, run)
+                on_progress = begin(run)
+                receiving, sending = _FORKS.Pipe(duplex=False)
+                child = _FORKS.Process(target=_simulate, args=(results, run, sending, os.getpid()))
+                child.start()
+                sending.close()
+                under_way[receiving] = _UnderWay(run, child, on_progress)
+            ready = wait(list(under_way), _POLL_S)
+            for begun in under_way.values() if not ready else ():
+                begun.on_progress({})  # a round may take minutes
+            for receiving in [pipe for pipe in under_way if pipe in ready]:
+                begun = under_way[receiving]
+                try:
+                    begun.on_progress(json.loads(receiving.recv_bytes()))
+                except EOFError:
+                    receiving.close()
+                    del under_way[receiving]
+                    yield _outcome_of_child(results, begun)
+    finally:  # of those that are under way if it was interrupted
+        for begun in under_way.values():
+            begun.child.terminate()
+        for begun in under_way.values():
+            begun.child.join()
+
+
+def _simulate(results: Path, run: Run, sending: Connection, parent: int) -> None:
+    def on_progress(record: dict[str, Any]) -> None:
+        if os.getppid() != parent:  # it was killed
+            raise KeyboardInterrupt
+        with suppress(BrokenPipeError):
+            sending.send_bytes(json.dumps(record).encode())
+
+    from testbed.run import simulating
+
+    # Ctrl-C goes to both, and the parent sees to it that each is interrupted once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        simulating.execute(results, run, on_progress)
+    except InUseError:
+        sys.exit(_IN_USE)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+
+
+def _interrupt(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # while the verdict is written
+    raise KeyboardInterrupt
+
+
+def _outcome_of_child(results: Path, begun: _UnderWay) -> Outcome:
+    begun.child.join()
+    status, place = begun.child.exitcode or 0, directory_of(results, begun.run)
+    if status == _IN_USE:
+        raise InUseError(f"{place.partial}: another process is executing this run")
+    if status == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if status:  # such as one that was killed for its memory
+        reason = f"its process: {how_ended(status)}"
+        return Outcome(begun.run, place.path, "failed", reason, executed=True)
+    return outcome(begun.run, place)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from testbed.cli.options import Selection
-from testbed.run import side_by_side, simulating
+from testbed.run import runner, simulating
 from testbed.shared.run_directory import InUseError
 
 EXPERIMENT = """
@@ -40,7 +40,7 @@ def execute(runs, folder):
         happened.append(("begin", run.key))
         return progress.setdefault(run.key, []).append
 
-    for outcome in side_by_side.execute(folder, runs, begin):
+    for outcome in runner.simulate_side_by_side(folder, runs, begin):
         happened.append((outcome.verdict, outcome.run.key))
     return happened, progress
 
@@ -70,7 +70,8 @@ def test_one_that_is_killed_is_told_and_the_others_go_on(runs, tmp_path, monkeyp
         return real(results, run, on_progress)
 
     monkeypatch.setattr(simulating, "execute", kill_itself)
-    ended = {each.run.key: each for each in side_by_side.execute(tmp_path, runs, lambda run: print)}
+    outcomes = runner.simulate_side_by_side(tmp_path, runs, lambda run: print)
+    ended = {outcome.run.key: outcome for outcome in outcomes}
     assert ended[runs[0].key].verdict == "failed"
     assert ended[runs[0].key].reason == "its process: killed by SIGKILL"
     assert [ended[run.key].verdict for run in runs[1:]] == ["ok"] * 3
@@ -84,9 +85,9 @@ def test_one_that_another_command_executes_ends_the_others(runs, tmp_path, monke
         return begun[-1]
 
     monkeypatch.setattr(os, "fork", fork)
-    place = side_by_side.runner.directory_of(tmp_path, runs[1])
+    place = runner.directory_of(tmp_path, runs[1])
     with place.open(runs[1].config()), pytest.raises(InUseError, match="another process"):
-        list(side_by_side.execute(tmp_path, runs, lambda run: print))
+        list(runner.simulate_side_by_side(tmp_path, runs, lambda run: print))
     assert len(begun) == 2
     for child in begun:
         with pytest.raises(ChildProcessError):  # it has been waited for
