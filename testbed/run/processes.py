@@ -15,7 +15,7 @@ from testbed.shared.messages import MessageError, Messages
 from testbed.shared.unlinked import open_file
 
 _LAST_LINES, _LAST_BYTES = 3, 2000
-_LOG_PATIENCE_S = 1.0
+_LOG_TIMEOUT_S = 1.0
 
 
 class ProcessError(RuntimeError):
@@ -28,7 +28,7 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._told: set[str] = set()  # whose end `wait` has told
+        self._reported: set[str] = set()  # whose end `wait` has returned
         self._connections: dict[str, Messages] = {}
 
     def adopt(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
@@ -36,12 +36,12 @@ class Processes:
         self._running |= processes
 
     def spawn(
-        self, name: str, argv: Sequence[str], *, told: bool = False, **options: Any
+        self, name: str, argv: Sequence[str], *, receives: bool = False, **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start a process, which is `told` something; `options` go to `subprocess.Popen`."""
+        """Start a process, which may receive messages; `options` go to `subprocess.Popen`."""
         with open_file(self._logs / f"{name}.log", "ab") as log:
             theirs = None
-            if told:
+            if receives:
                 self._connections[name], theirs = messages.pair()
             options.setdefault("stdin", theirs or subprocess.DEVNULL)
             # Ctrl-C at the prompt of a shell must not reach the lab itself.
@@ -55,17 +55,17 @@ class Processes:
         self._running[name] = process
         return process
 
-    def tell(self, name: str, message: Mapping[str, Any]) -> None:
+    def send(self, name: str, message: Mapping[str, Any]) -> None:
         """Send a message to a process's standard input, unless it has ended."""
         with contextlib.suppress(MessageError):
             self._connections[name].send(message)
 
     def statuses(self) -> dict[str, int | None]:
-        """Exit status of each process by name; None while it runs."""
+        """Return exit statuses by name; None while a process runs."""
         return {name: process.poll() for name, process in self._running.items()}
 
     def first_ended(self) -> str:
-        """Why a process has ended, of the first one that has; empty while all run."""
+        """Say why the first process that has ended did; empty while all run."""
         ended = (name for name, status in self.statuses().items() if status is not None)
         name = next(ended, None)
         return "" if name is None else self.reason(name)
@@ -85,9 +85,11 @@ class Processes:
 
     def wait(self, timeout_s: float, also: Iterable[int] = ()) -> tuple[list[str], list[int]]:
         """Wait until a process ends, or one of other descriptors becomes readable."""
-        left = {name: each for name, each in self._running.items() if name not in self._told}
-        # One that was asked before has no process id any more.
-        ended = [name for name, each in left.items() if each.returncode is not None]
+        left = {
+            name: process for name, process in self._running.items() if name not in self._reported
+        }
+        # One that was polled before has no process id any more.
+        ended = [name for name, process in left.items() if process.returncode is not None]
         with contextlib.ExitStack() as opened:
             selector = opened.enter_context(selectors.DefaultSelector())
             for descriptor in also:
@@ -98,7 +100,7 @@ class Processes:
                 selector.register(descriptor, selectors.EVENT_READ, name)
             ready = [key for key, _ in selector.select(0 if ended else timeout_s)]
         ended += [key.data for key in ready if key.data is not None]
-        self._told.update(ended)
+        self._reported.update(ended)
         return ended, [key.fd for key in ready if key.data is None]
 
     def wait_until_done(self, awaited: str, timeout_s: float) -> None:
@@ -111,7 +113,7 @@ class Processes:
             raise ProcessError(self.reason(first))
 
     def reason(self, name: str) -> str:
-        """Why a process ended: what it wrote, else its signal or status and its log's end."""
+        """Say why a process ended: what it wrote, else its signal or status and its log's end."""
         self._running[name].wait()
         words = self._logs / f"{name}.reason"
         if words.exists() and (text := words.read_text(encoding="utf-8").strip()):
@@ -122,23 +124,21 @@ class Processes:
         return f"{name}: {self.how_ended(name)}; {self.end_of_log(name)}"
 
     def how_ended(self, name: str) -> str:
-        """The signal or the status with which a process ended, in words."""
         return how_ended(self._running[name].wait())
 
     def end_of_log(self, name: str) -> str:
-        """The last lines that a process printed, in one line."""
         return end_of(self._logs / f"{name}.log", f"logs/{name}.log")
 
 
 def how_ended(status: int) -> str:
-    """How a process ended, by its exit status, which is below 0 for a signal."""
+    """Describe an exit status, which is below 0 for a signal."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
 
 
 def end_of(path: Path, name: str) -> str:
-    """The last lines of a file, in one line that gives it this name."""
+    """Quote the last lines of a file, in one line that gives it this name."""
     with contextlib.suppress(OSError), path.open("rb") as stream:
         stream.seek(max(0, path.stat().st_size - _LAST_BYTES))
         lines = stream.read().decode(errors="replace").splitlines()
@@ -152,15 +152,16 @@ def killed_by(host: str, directory: Path) -> str:
     """Return ` by impairment NAME (kind crash)`, or nothing when no impairment did it."""
     # The controller logs it after the fact: the process may be found dead a moment earlier.
     planned = run_directory.read_json(directory / "config.json")["impairments"]
-    could = (each for each in planned if each["kind"] == "crash" or own_code.is_own(each["kind"]))
-    if not any(each["host"] == host for each in could):
+    crashes = (
+        entry for entry in planned if entry["kind"] == "crash" or own_code.is_own(entry["kind"])
+    )
+    if not any(entry["host"] == host for entry in crashes):
         return ""
     log = directory / "events" / "impairments.jsonl"
-    deadline_s = time.monotonic() + _LOG_PATIENCE_S
+    deadline_s = time.monotonic() + _LOG_TIMEOUT_S
     while time.monotonic() < deadline_s:
         for record in jsonl.read(log):
-            found = (record["counts_as"], record["action"], record["host"])
-            if found == ("crash", "begin", host):
+            if (record["counts_as"], record["action"], record["host"]) == ("crash", "begin", host):
                 return f" by impairment {record['name']} (kind {own_code.short(record['kind'])})"
         time.sleep(0.01)
     return ""

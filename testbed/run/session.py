@@ -41,7 +41,7 @@ class LabSession:
 
     def __init__(self, config: dict[str, Any], directory: Path | None = None) -> None:
         self.config = config
-        self._given = directory
+        self._run_directory = directory
 
     @property
     def logs(self) -> Path:
@@ -66,8 +66,8 @@ class LabSession:
         """Make the sandbox ready, and start the controller; it waits for its description."""
         own_code.expect(self.config.get("code", {}))
         self.private = sandbox.prepare()
-        if self._given is not None:
-            self.directory = sandbox.pinned(self._given)
+        if self._run_directory is not None:
+            self.directory = sandbox.pinned(self._run_directory)
         else:  # it goes with the sandbox
             self.directory = self.private / "run"
             for name in ("events", "logs"):
@@ -81,7 +81,7 @@ class LabSession:
                 f"--lab-file={self._description}",
                 *(f"--ofp-listen-host={address}", f"--ofp-tcp-listen-port={port}"),
             ],
-            told=True,
+            receives=True,
         )
 
     @property
@@ -107,7 +107,7 @@ class LabSession:
         parameters = topology_of(self.config)
         topology = topologies.build(parameters)
         places = Places.of(topology, topology.hosts())
-        entries = [impairments.read(each) for each in self.config["impairments"]]
+        entries = list(map(impairments.read, self.config["impairments"]))
         for ends, delay_s in places.delays(entries).items():
             topology.linkInfo(*ends)["most_delay_s"] = delay_s
         self.network = Network(
@@ -133,7 +133,7 @@ class LabSession:
             "log": str(self.impairment_log),
         }
         self._description.write_text(json.dumps(document))
-        self.processes.tell("controller", {"do": "read"})
+        self.processes.send("controller", {"do": "read"})
         self.processes.wait_for(self.controller_socket, "controller", _START_TIMEOUT_S)
         self.network.start()
         client = ControllerClient(self.controller_socket, timeout_s=_START_TIMEOUT_S)

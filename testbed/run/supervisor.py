@@ -39,7 +39,7 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
         lab.processes.spawn(
             "training",
             python_module.command("testbed.run.training_launcher", str(lab.directory)),
-            told=True,
+            receives=True,
             pass_fds=(descriptor,),
         )
     # Imported here, beside what has been started.

@@ -1,4 +1,4 @@
-"""What runs in a lab, as the supervisor sees it: training, or programs of a user's own."""
+"""Runs the workload of a lab for the supervisor: training, or programs of a user's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, paths
 from testbed.lab.kernel import process_sockets, socket_defaults
-from testbed.lab.network import HostInfo
 from testbed.run.processes import ProcessError, end_of, killed_by
 from testbed.run.session import LabSession, topology_of
 from testbed.shared import run_directory
@@ -30,8 +29,8 @@ from testbed.workload.markers import MarkerSocket, Rounds
 _LOAD_TIMEOUT_S = 300.0  # of model and data
 FILE = "workload.json"
 OUTPUT = "output"  # folder of what programs printed
-_LOOK_S = 0.02  # from one look for a listening socket to the next
-_SERVICE_PATIENCE_S = 2.0
+_POLL_S = 0.02  # for a listening socket
+_SERVICE_TIMEOUT_S = 2.0  # to end
 
 
 class TrainingWorkload:
@@ -52,7 +51,6 @@ class TrainingWorkload:
         self._lab.processes.wait_for(self._lab.logs / LOADED, TRAINING, _LOAD_TIMEOUT_S)
 
     def run(self) -> None:
-        """Train to the end."""
         lab, names = self._lab, self._hosts
         order = {
             "hosts": {name: vars(lab.info.hosts[name]) for name in names},
@@ -62,21 +60,21 @@ class TrainingWorkload:
             "coordination_socket": str(lab.private / "coordination.sock"),
             "progress_descriptor": self._progress.messages.fileno(),
         }
-        lab.processes.tell(TRAINING, order)
+        lab.processes.send(TRAINING, order)
         lab.processes.wait_until_done(TRAINING, lab.config["limits"]["run_timeout_s"])
 
     def check(self) -> None:
-        """Make sure that what ran is what was configured."""
+        """Raise ProcessError where another congestion control ran than was configured."""
         configured = self._lab.config["protocol"]["congestion_control"]
         if different := congestion_read_back.difference(self._lab.directory, configured):
             raise ProcessError(different)
 
     def remark(self) -> str:
-        """The workers that training lost, with the reasons; empty for none."""
-        words = self._lab.logs / LOST_WORKERS
-        if not words.exists():
+        """Name the workers that training lost, with the reasons; empty for none."""
+        lost = self._lab.logs / LOST_WORKERS
+        if not lost.exists():
             return ""
-        return f"went on without {'; '.join(words.read_text(encoding='utf-8').splitlines())}"
+        return f"went on without {'; '.join(lost.read_text(encoding='utf-8').splitlines())}"
 
 
 class _Program:
@@ -84,7 +82,7 @@ class _Program:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
-        self.name = str(settings["name"])
+        self.name, self.host = str(settings["name"]), str(settings["host"])
         self.is_service = bool(settings["service"])
         self.process: subprocess.Popen[bytes] | None = None
         self.began_s: float | None = None
@@ -92,20 +90,25 @@ class _Program:
         self.listened_s: float | None = None
 
     @property
-    def runs(self) -> bool:
-        return self.process is not None and self.ended_s is None
+    def is_awaited(self) -> bool:
+        """True while the workload cannot end without its end."""
+        return not self.is_service and self.ended_s is None
 
-    @property
-    def ended_well(self) -> bool:
-        return self.ended_s is not None and self.process is not None and not self.process.poll()
-
-    def listens(self) -> bool:
-        """Whether it waits for others; looked up until it does."""
-        if self.listened_s is None and self.runs:
-            assert self.process is not None
-            if process_sockets.listens(self.process.pid):
-                self.listened_s = time.monotonic()
+    def is_ready(self) -> bool:
+        """Tell whether those that come after it may start: it listens, or has ended well."""
+        if self.process is None:
+            return False
+        if self.ended_s is not None:
+            return self.listened_s is not None or not self.process.poll()
+        if self.listened_s is None and process_sockets.listens(self.process.pid):
+            self.listened_s = time.monotonic()
         return self.listened_s is not None
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to it and to what it has left behind."""
+        if self.process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self.process.pid, number)
 
     def as_json(self) -> dict[str, Any]:
         keys = ("name", "host", "run", "service", "congestion_control", "output")
@@ -122,17 +125,15 @@ class ProgramWorkload:
     def __init__(self, lab: LabSession, progress: ProgressWriter) -> None:
         self._lab = lab
         config, section = lab.config, lab.config["workload"]
+        self._programs = {program["name"]: _Program(program) for program in section["programs"]}
         ports = section["data_ports"]
         self.data_ports: tuple[int, int] | None = (ports[0], ports[1]) if ports else None
         self.flows = {
-            "hosts": list(dict.fromkeys(each["host"] for each in section["programs"])),
+            "hosts": list(dict.fromkeys(program.host for program in self._programs.values())),
             "ports": self.data_ports or (1, 65535),
             "centre": None,
         }
-        self._directory = lab.directory
-        self._processes = lab.processes
         self._progress = progress
-        self._programs = {each["name"]: _Program(each) for each in section["programs"]}
         self._folder = Path(config["folder"] or Path.cwd())
         self._rounds = config.get("rounds")
         self._limit_s = float(config["limits"]["run_timeout_s"])
@@ -140,11 +141,10 @@ class ProgramWorkload:
         self._remarks: list[str] = []
 
     def wait_until_loaded(self) -> None:
-        """Nothing is loaded: programs begin when the network is calibrated."""
+        """Return at once: programs begin when the network is calibrated."""
 
     def run(self) -> None:
-        """Run the programs to their end."""
-        lab = self._lab
+        lab, programs = self._lab, self._programs.values()
         self._controller = ControllerClient(lab.controller_socket)
         # The path must be short (107 bytes), and programs of other users have to reach it.
         lab.private.chmod(0o711)
@@ -152,16 +152,16 @@ class ProgramWorkload:
         rounds = Rounds(self._controller, self._write_round)
         socket = MarkerSocket(place, rounds)
         # Open vSwitch is no affair of the programs, and would refuse them.
-        outside = {key: each for key, each in os.environ.items() if not key.startswith("OVS_")}
+        outside = {key: text for key, text in os.environ.items() if not key.startswith("OVS_")}
         # The hook for DistributedDataParallel writes there what its steps have lost.
-        events = {"LAB_EVENTS": str((self._directory / "events").resolve())}
+        events = {"LAB_EVENTS": str((lab.directory / "events").resolve())}
         self._environment = outside | {markers.ENVIRONMENT: str(place)} | events
         began_s = time.monotonic()
         try:
             self._controller.start()
-            while any(not each.is_service and not each.ended_s for each in self._all()):
-                waits = self._start_what_may()
-                self._wait(socket, began_s, waits=waits)
+            while any(program.is_awaited for program in programs):
+                others_wait = self._start_ready()
+                self._serve(socket, began_s, others_wait=others_wait)
             rounds.finish()
             self._controller.finish()
             self._end_services()
@@ -174,59 +174,55 @@ class ProgramWorkload:
             socket.close()
             self._store(socket)
             self._controller.close()
-            for each in self._all():  # and what they have left behind
-                if each.process is not None:
-                    with contextlib.suppress(OSError):
-                        os.killpg(each.process.pid, signal.SIGKILL)
+            for program in programs:
+                program.kill()
 
     def check(self) -> None:
-        """Make sure that hosts used the congestion control that was configured."""
+        """Raise ProcessError where hosts used another congestion control than was configured."""
         configured = {
-            str(each.settings["host"]): str(each.settings["congestion_control"])
-            for each in self._all()
-            if each.settings["congestion_control"]
+            program.host: str(program.settings["congestion_control"])
+            for program in self._programs.values()
+            if program.settings["congestion_control"]
         }
-        if different := congestion_read_back.difference_of_hosts(self._directory, configured):
+        if different := congestion_read_back.difference_of_hosts(self._lab.directory, configured):
             raise ProcessError(different)
 
     def remark(self) -> str:
-        """Which programs were killed, and which lines of markers refused; empty for none."""
+        """Name the programs that were killed, and lines of markers refused; empty for none."""
         return "; ".join(self._remarks)
-
-    def _all(self) -> list[_Program]:
-        return list(self._programs.values())
 
     # Starts
 
-    def _start_what_may(self) -> bool:
-        """Start each program whose turn it is; returns whether others still wait."""
-        waits = False
-        for each in self._all():
-            if each.process is not None:
+    def _start_ready(self) -> bool:
+        """Start the programs whose predecessors are ready; return whether others still wait."""
+        others_wait = False
+        for program in self._programs.values():
+            if program.process is not None:
                 continue
-            first = self._programs.get(each.settings["after"] or "")
-            if first is None or first.ended_well or first.listens():
-                self._start(each)
+            first = self._programs.get(program.settings["after"] or "")
+            if first is None or first.is_ready():
+                self._start(program)
                 continue
-            waits = True
-            patience_s = each.settings["after_timeout_s"]
-            if first.began_s and time.monotonic() - first.began_s > patience_s:
+            others_wait = True
+            timeout_s = program.settings["after_timeout_s"]
+            if first.began_s and time.monotonic() - first.began_s > timeout_s:
                 raise ProcessError(
-                    f"{each.name}: waited for {first.name}, which neither listened nor ended "
-                    f"within {patience_s:g} s (after_timeout_s); {self._last_words(first)}"
+                    f"{program.name}: waited for {first.name}, which neither listened nor ended "
+                    f"within {timeout_s:g} s (after_timeout_s); {self._last_output(first)}"
                 )
-        return waits
+        return others_wait
 
     def _start(self, program: _Program) -> None:
-        settings = program.settings
-        host = self._lab.info.hosts[settings["host"]]
+        settings, host = program.settings, self._lab.info.hosts[program.host]
         if settings["congestion_control"]:
             socket_defaults.set_congestion_control(host.pid, settings["congestion_control"])
         log = open_file(self._lab.logs / f"{program.name}.log", "ab")
         output = log
         if settings["output"]:
-            (self._directory / OUTPUT).mkdir(exist_ok=True)
-            output = open_file(self._output_of(program), "wb")
+            (self._lab.directory / OUTPUT).mkdir(exist_ok=True)
+            output = open_file(self._lab.directory / OUTPUT / settings["output"], "wb")
+        # Gloo would ask the machine's name for its host's interface.
+        own = {"GLOO_SOCKET_IFNAME": host.interface, "LAB_PROGRAM": program.name}
         with log, output:
             program.began_s = time.monotonic()
             program.process = host_program.start(
@@ -234,121 +230,113 @@ class ProgramWorkload:
                 commands.resolved(settings["run"]),
                 stdout=output.fileno(),
                 stderr=log.fileno(),
-                env=self._environment_of(program, host),
+                env=self._environment | own | settings.get("environment", {}),
                 cwd=self._folder,
             )
-        self._processes.adopt({program.name: program.process})
-        if self._is_acted_on(program):
+        self._lab.processes.adopt({program.name: program.process})
+        if self._is_first_of_host(program):
             self._controller.processes({host.name: program.process.pid})
 
-    def _environment_of(self, program: _Program, host: HostInfo) -> dict[str, str]:
-        """Of a program; Gloo would ask the machine's name for its host's interface."""
-        own = {"GLOO_SOCKET_IFNAME": host.interface, "LAB_PROGRAM": program.name}
-        return self._environment | own | program.settings.get("environment", {})
-
-    def _is_acted_on(self, program: _Program) -> bool:
-        """Whether an impairment of its host's process acts on it: on the first that is listed."""
-        host = program.settings["host"]
-        return program is next(each for each in self._all() if each.settings["host"] == host)
+    def _is_first_of_host(self, program: _Program) -> bool:
+        """Tell whether impairments of its host's process act on it."""
+        programs = self._programs.values()
+        return program is next(other for other in programs if other.host == program.host)
 
     # Waiting
 
-    def _wait(self, socket: MarkerSocket, began_s: float, *, waits: bool) -> None:
-        """Serve markers until a process ends, or something else is due."""
+    def _serve(self, socket: MarkerSocket, began_s: float, *, others_wait: bool) -> None:
+        """Serve markers until a process ends, or others may be ready to start."""
         while True:
             now_s = time.monotonic()
-            due_s, why = self._next_limit(began_s)
-            if now_s >= due_s:
-                raise ProcessError(why)
-            timeout_s = min(due_s - now_s, _LOOK_S) if waits else due_s - now_s
-            ended, readable = self._processes.wait(timeout_s, socket.descriptors())
+            deadline_s, reason = self._next_deadline(began_s)
+            if now_s >= deadline_s:
+                raise ProcessError(reason)
+            timeout_s = min(deadline_s - now_s, _POLL_S) if others_wait else deadline_s - now_s
+            ended, readable = self._lab.processes.wait(timeout_s, socket.descriptors())
             for descriptor in readable:
                 socket.serve(descriptor)
             if ended:
-                self._take_note(ended)
-            if ended or waits:
+                self._note_ended(ended)
+            if ended or others_wait:
                 return
 
-    def _next_limit(self, began_s: float) -> tuple[float, str]:
-        """When the next limit is reached, and what is wrong then."""
-        words = f"not finished after {self._limit_s:g} s (limits.run_timeout_s)"
-        left = [each for each in self._all() if not each.is_service and not each.ended_s]
-        found = [(began_s + self._limit_s, f"{', '.join(each.name for each in left)}: {words}")]
-        for each in left:
-            limit_s = each.settings["time_limit_s"]
-            if each.began_s is not None and limit_s:
-                said = f"{each.name}: not finished after {limit_s:g} s (time_limit_s); "
-                found.append((each.began_s + limit_s, said + self._last_words(each)))
-        return min(found)
+    def _next_deadline(self, began_s: float) -> tuple[float, str]:
+        """Return the next deadline, and what is wrong when it has passed."""
+        left = [program for program in self._programs.values() if program.is_awaited]
+        names = ", ".join(program.name for program in left)
+        reason = f"{names}: not finished after {self._limit_s:g} s (limits.run_timeout_s)"
+        deadlines = [(began_s + self._limit_s, reason)]
+        for program in left:
+            limit_s = program.settings["time_limit_s"]
+            if program.began_s is not None and limit_s:
+                reason = f"{program.name}: not finished after {limit_s:g} s (time_limit_s); "
+                deadlines.append((program.began_s + limit_s, reason + self._last_output(program)))
+        return min(deadlines)
 
-    def _take_note(self, ended: list[str]) -> None:
+    def _note_ended(self, names: list[str]) -> None:
         """Note which programs have ended; refuse what was not to end, or ended badly."""
         now_s = time.monotonic()
-        programs = [self._programs[name] for name in ended if name in self._programs]
+        programs = [self._programs[name] for name in names if name in self._programs]
         for program in programs:
             program.ended_s = now_s
-        for name in ended:
+        for name in names:
             if name not in self._programs:  # a part of the lab
-                raise ProcessError(self._processes.reason(name))
+                raise ProcessError(self._lab.processes.reason(name))
         statuses = {program.name: program.process.wait() for program in programs if program.process}
         # One that was killed takes others with it.
-        for each in sorted(
-            programs, key=lambda each: (statuses[each.name] >= 0, not each.is_service)
-        ):
-            status = statuses[each.name]
-            if status or each.is_service:
-                early = f"{each.name}: ended before the others, as no service does; "
-                said = self._processes.how_ended(each.name)
-                if status == -signal.SIGKILL and self._is_acted_on(each):
-                    by = killed_by(str(each.settings["host"]), self._directory)
-                    if by and each.settings.get("may_be_killed"):
-                        self._remarks.append(f"went on without {each.name}: {said}{by}")
-                        continue
-                    said += by
-                said = f"{each.name}: {said}; " if status else early
-                raise ProcessError(said + self._last_words(each))
+        programs.sort(key=lambda program: (statuses[program.name] >= 0, not program.is_service))
+        for program in programs:
+            status = statuses[program.name]
+            if not status and not program.is_service:
+                continue
+            cause = "ended before the others, as no service does"
+            if status:
+                cause = self._lab.processes.how_ended(program.name)
+            if status == -signal.SIGKILL and self._is_first_of_host(program):
+                impairment = killed_by(program.host, self._lab.directory)
+                cause += impairment
+                if impairment and program.settings.get("may_be_killed"):
+                    self._remarks.append(f"went on without {program.name}: {cause}")
+                    continue
+            raise ProcessError(f"{program.name}: {cause}; {self._last_output(program)}")
 
-    def _last_words(self, program: _Program) -> str:
-        log = self._lab.logs / f"{program.name}.log"
-        output = program.settings["output"]
+    def _last_output(self, program: _Program) -> str:
+        log, output = self._lab.logs / f"{program.name}.log", program.settings["output"]
         if output and not (log.exists() and log.stat().st_size):
-            return end_of(self._output_of(program), f"{OUTPUT}/{output}")
-        return self._processes.end_of_log(program.name)
+            return end_of(self._lab.directory / OUTPUT / output, f"{OUTPUT}/{output}")
+        return self._lab.processes.end_of_log(program.name)
 
     # The end
 
     def _end_services(self) -> None:
-        """Ask all services to end, and insist after a while."""
-        services = [each for each in self._all() if each.runs and each.process is not None]
+        """Ask all services to end, and kill those that do not."""
+        services = [program for program in self._programs.values() if program.ended_s is None]
         for service in services:
-            with contextlib.suppress(OSError):
-                os.killpg(service.process.pid, signal.SIGTERM)  # type: ignore[union-attr]
-        deadline_s = time.monotonic() + _SERVICE_PATIENCE_S
+            service.kill(signal.SIGTERM)
+        deadline_s = time.monotonic() + _SERVICE_TIMEOUT_S
         for service in services:
-            assert service.process is not None
+            if service.process is None:
+                continue
             try:
                 service.process.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                os.killpg(service.process.pid, signal.SIGKILL)
+                service.kill()
                 service.process.wait()
             service.ended_s = time.monotonic()
 
-    def _output_of(self, program: _Program) -> Path:
-        return self._directory / OUTPUT / str(program.settings["output"])
-
     def _write_round(self, record: dict[str, Any]) -> None:
         if self._log is None:
-            self._log = JsonLinesWriter(self._directory / "events" / "rounds.jsonl")
+            self._log = JsonLinesWriter(self._lab.directory / "events" / "rounds.jsonl")
         self._log.write(record)
         if self._rounds:
             self._progress.round(record["round"] + 1, self._rounds)
 
     def _store(self, socket: MarkerSocket) -> None:
         run_directory.write_json(
-            self._directory / FILE,
+            self._lab.directory / FILE,
             {
                 "schema": run_directory.SCHEMA,
-                "programs": [each.as_json() for each in self._all()],
+                "programs": [program.as_json() for program in self._programs.values()],
                 "markers": {
                     "accepted": socket.accepted,
                     "refused": socket.refused,

@@ -75,13 +75,13 @@ def test_a_process_is_told_and_one_that_has_ended_gives_its_reason_later(
 ) -> None:
     processes = Processes(tmp_path)
     listening = "from testbed.lab.helpers.process import Requests as R; print(R().wait())"
-    processes.spawn("part", [sys.executable, "-c", listening], told=True)
-    processes.tell("part", {"do": "go"})
+    processes.spawn("part", [sys.executable, "-c", listening], receives=True)
+    processes.send("part", {"do": "go"})
     processes.wait_until_done("part", 30)
     assert (tmp_path / "part.log").read_text() == "{'do': 'go'}\n"
-    ended = processes.spawn("gone", ["false"], told=True)
+    ended = processes.spawn("gone", ["false"], receives=True)
     ended.wait()
-    processes.tell("gone", {"do": "go"})
+    processes.send("gone", {"do": "go"})
     assert processes.reason("gone") == "gone: ended with status 1; logs/gone.log is empty"
 
 
@@ -117,11 +117,11 @@ def noted(
     lab: Any = LabSession(config, directory)
     lab.directory, lab.processes = directory, processes
     workload = ProgramWorkload(lab, ProgressWriter(messages.pair()[0]))
-    for each, (name, _, text) in zip(workload._all(), programs, strict=True):
-        each.process = subprocess.Popen([sys.executable, "-c", text])
-        each.process.wait()
-        processes.adopt({name: each.process})
-    workload._take_note([name for name, _, _ in programs])
+    for program, (name, _, text) in zip(workload._programs.values(), programs, strict=True):
+        program.process = subprocess.Popen([sys.executable, "-c", text])
+        program.process.wait()
+        processes.adopt({name: program.process})
+    workload._note_ended([name for name, _, _ in programs])
     return workload
 
 
@@ -164,7 +164,7 @@ def test_others_go_on_without_a_program_that_an_impairment_may_kill(tmp_path):
 
 
 def test_a_crash_that_was_planned_and_did_not_happen_is_not_blamed(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "_LOG_PATIENCE_S", 0.05)
+    monkeypatch.setattr(processes, "_LOG_TIMEOUT_S", 0.05)
     write_json(tmp_path / "config.json", {"impairments": [CRASH]})
     assert killed_by("h1", tmp_path) == ""
     (tmp_path / "events").mkdir()
