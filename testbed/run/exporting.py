@@ -6,6 +6,7 @@ import hashlib
 import secrets
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -66,7 +67,7 @@ def _write(file: IO[bytes], folder: Path) -> None:
 
 
 def _files(folder: Path, runs: Iterable[Path]) -> Iterator[tuple[str, Path]]:
-    """What is packed, each with its name in the archive."""
+    """Yield what is packed, with its name in the archive."""
     results = f"results/{folder.name}"
     for name in (planning.FILE, "experiment.json"):
         if (folder / name).is_file():
@@ -94,7 +95,7 @@ def _files(folder: Path, runs: Iterable[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: Path | bytes) -> str:
-    """Store a file or its bytes; returns the SHA-256."""
+    """Store a file or its bytes; return the SHA-256."""
     member = zipfile.ZipInfo(name)  # of 1980, whenever it is written
     member.external_attr = 0o100644 << 16
     member.compress_type = zipfile.ZIP_DEFLATED
@@ -116,19 +117,15 @@ def _readme(folder: Path, runs: list[Path]) -> str:
         ", ".join(str(manifest[fact]) for fact in facts if manifest.get(fact))
         for manifest in manifests
     )
-    commits = list(
-        dict.fromkeys(str(manifest["commit"]) for manifest in manifests if manifest.get("commit"))
-    )
+    commits = [str(manifest["commit"]) for manifest in manifests if manifest.get("commit")]
     commands = planning.read(folder).get("commands") or [f"./lab run {folder.name}"]
     described = run_directory.read_or_empty(folder / "experiment.json").get("description", "")
     return _README.read_text(encoding="utf-8").format(
         name=folder.name,
         description=f"{described}\n" if described else "",
         runs=len(runs),
-        verdicts=", ".join(
-            f"{verdicts.count(verdict)} {verdict}" for verdict in sorted(set(verdicts))
-        ),
-        commits=", ".join(commits) or "not recorded",
+        verdicts=", ".join(f"{count} {word}" for word, count in sorted(Counter(verdicts).items())),
+        commits=", ".join(dict.fromkeys(commits)) or "not recorded",
         machines="; ".join(dict.fromkeys(filter(None, machines))) or "not recorded",
         commands="; ".join(f"`{command}`" for command in commands),
         checkout=commits[0].partition("+")[0] if commits else "COMMIT",

@@ -33,7 +33,7 @@ _ABOVE_RUNS = {"__main__.py", "bench", "cli", "cluster", "documentation", "machi
 
 
 def of_machine() -> dict[str, Any]:
-    """Facts that no lab changes: versions, kernel, processors, commit."""
+    """Gather the facts that no lab changes: versions, kernel, processors, commit."""
     import mininet.net
 
     code = commit()
@@ -60,14 +60,14 @@ def of_machine() -> dict[str, Any]:
 
 
 def _machine_id() -> str | None:
-    """What tells machines of one kind apart; a hash, since the id itself is to stay private."""
+    """Return a hash that tells machines of one kind apart; the id itself stays private."""
     if (identity := _text(_MACHINE_ID)) is None:
         return None
     return hashlib.sha256(f"bounded-loss-testbed {identity}".encode()).hexdigest()[:12]
 
 
 def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
-    """Facts of this lab: load, socket buffers, links. Must run inside it."""
+    """Gather the facts of this lab, from inside it: load, socket buffers, links."""
     return {
         "load_average": os.getloadavg(),
         "switch_sockets": {
@@ -85,7 +85,7 @@ def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
 
 
 def unseeded(lab: LabInfo) -> list[str]:
-    """The random draws of the emulator that the run's seed does not decide: the kernel's own."""
+    """Name the random draws of the kernel, which the run's seed does not decide."""
     draws = []
     if lab.delayed_by == "netem":
         draws.append("jitter and loss of links (netem)")
@@ -95,7 +95,7 @@ def unseeded(lab: LabInfo) -> list[str]:
 
 
 def _links(lab: LabInfo) -> list[dict[str, Any]]:
-    """Every interface with its queues and offloads; one program for each network namespace."""
+    """Describe every interface with its queues and offloads."""
     ends: dict[int | None, list[str]] = {}
     for link in lab.links:
         for end in (link.first, link.second):
@@ -123,12 +123,12 @@ def _links(lab: LabInfo) -> list[dict[str, Any]]:
 
 
 def _in_user_namespace() -> bool:
-    """Whether root in here is an ordinary user outside."""
+    """Tell whether root in here is an ordinary user outside."""
     return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
 
 
 def commit() -> str | None:
-    """The commit of the lab's code, with `+changes` where the code differs from it."""
+    """Return the commit of the lab's code, with `+changes` where the code differs from it."""
     try:
         head = _git("rev-parse", "HEAD")
         changed = _git("diff", "--name-only", "HEAD", "--", *_SOURCES)
@@ -139,7 +139,7 @@ def commit() -> str | None:
 
 
 def sources() -> dict[str, str] | None:
-    """git's tree of each folder that runs execute: another commit of the same may have it."""
+    """Return git's trees of the folders that runs execute: other commits may have the same."""
     try:
         trees = _git("rev-parse", *(f"HEAD:{folder}" for folder in _SOURCES)).split()
     except (OSError, subprocess.CalledProcessError):
@@ -148,7 +148,7 @@ def sources() -> dict[str, str] | None:
 
 
 def code_sha256() -> str:
-    """A hash of the code that runs import, whether it is committed or not, with its packages."""
+    """Hash the code that runs import, whether it is committed or not, with its packages."""
     code = hashlib.sha256()
     for package in _PACKAGES:
         code.update(f"{package}=={_version(package)}\n".encode())
@@ -159,7 +159,6 @@ def code_sha256() -> str:
 
 
 def _code() -> list[Path]:
-    """The sources that runs may import."""
     return [
         path
         for folder in _SOURCES
@@ -185,7 +184,7 @@ def _version(package: str) -> str | None:
 
 
 def _printed(argv: list[str]) -> str | None:
-    """The first line that a version option prints."""
+    """Return the first line that a version option prints."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -195,7 +194,7 @@ def _printed(argv: list[str]) -> str | None:
 
 
 def cpu_model() -> str | None:
-    """The processors' name; None where the kernel tells none."""
+    """Return the processors' name; None where the kernel tells none."""
     model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return model.group(1) if model else None
 

@@ -1,4 +1,4 @@
-"""What a run needs of the kernel and the machine; without it the run ends as *unsupported*."""
+"""Finds what the kernel and the machine lack for a run, which is *unsupported* then."""
 
 from __future__ import annotations
 

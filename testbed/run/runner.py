@@ -43,7 +43,7 @@ class DiskFullError(InputError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended."""
+    """The end of one run."""
 
     run: Run
     directory: Path

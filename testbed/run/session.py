@@ -27,7 +27,7 @@ _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process tha
 
 
 def topology_of(config: Mapping[str, Any]) -> TopologyParameters:
-    """The topology of a run's configuration."""
+    """Parse the topology of a run's configuration."""
     import topologies
 
     try:
@@ -45,12 +45,10 @@ class LabSession:
 
     @property
     def logs(self) -> Path:
-        """The folder for the logs of all programs."""
         return self.directory / "logs"
 
     @property
     def impairment_log(self) -> Path:
-        """The file to which the controller appends what it did."""
         return self.directory / "events" / "impairments.jsonl"
 
     @property
@@ -59,7 +57,6 @@ class LabSession:
 
     @property
     def info(self) -> LabInfo:
-        """The network as plain data."""
         return self.network.info
 
     def begin(self) -> None:
@@ -86,7 +83,6 @@ class LabSession:
 
     @property
     def _description(self) -> Path:
-        """The file from which the controller learns the network and its impairments."""
         return self.private / "lab.json"
 
     def build(self, *, data_ports: tuple[int, int] | None = None) -> None:
@@ -153,7 +149,7 @@ class LabSession:
         self._buffers = self.switch.deepen_buffers()
 
     def observe(self) -> None:
-        """Begin to look for what the gates judge."""
+        """Begin to watch what the gates judge."""
         from testbed.run import manifest
         from testbed.verdict.run_observer import Observation
 

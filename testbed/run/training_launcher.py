@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 _USED_LATER = ("numpy.ma", "numpy.random")
 OWN_FAULT, ANOTHERS_FAULT = 1, 3  # exit statuses of server and workers
 # An endpoint that closes lingers for a second, and its peers notice at once.
-_CULPRIT_PATIENCE_S = 3.0
+_CULPRIT_TIMEOUT_S = 3.0
 _SERVER = "server"
 # A worker that computes nothing mostly waits for packets: many share a process, each in a thread
 # inside its own host's network namespace.
@@ -50,7 +51,7 @@ _FAULTS_OF_OTHERS = (PeerLost, ConnectionError, TimeoutError)
 
 
 def main() -> None:
-    """`python -m testbed.run.training_launcher RUN_DIRECTORY`, which is then told its order."""
+    """Run `python -m testbed.run.training_launcher RUN_DIRECTORY`, which receives its order."""
     directory = Path(sys.argv[1])
     with python_module.large_imports():
         import torch
@@ -69,7 +70,7 @@ def main() -> None:
         own_code.expect(model_and_data.config.get("code", {}))
         model_and_data.load()
     except BaseException as error:  # a model or data set of the user's own may raise anything
-        _give_up(error)
+        _fail_to_load(error)
     (directory / "logs" / run_directory.LOADED).touch()
     order = Requests().wait()
     if order is None:
@@ -78,7 +79,7 @@ def main() -> None:
     try:
         facts = model_and_data.facts(len(context.workers))
     except BaseException as error:
-        _give_up(error)
+        _fail_to_load(error)
     run_directory.write_json(directory / "training.json", {"schema": run_directory.SCHEMA, **facts})
     with privileges.regained():
         listener = barriers.listen(context.coordination_socket)
@@ -122,7 +123,7 @@ def main() -> None:
     os._exit(status)  # skips torch's clean-up, which takes most of a second
 
 
-def _give_up(error: BaseException) -> NoReturn:
+def _fail_to_load(error: BaseException) -> NoReturn:
     failure.record(error, "training")
     sys.exit(1)
 
@@ -130,10 +131,9 @@ def _give_up(error: BaseException) -> NoReturn:
 def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndData) -> RunContext:
     from testbed.training.state import RunContext
 
-    hosts = order["hosts"]
     return RunContext(
         directory=directory,
-        addresses={name: host["address"] for name, host in hosts.items()},
+        addresses={name: host["address"] for name, host in order["hosts"].items()},
         fair_shares_bps=order["fair_shares_bps"],
         fair_queues_bytes=order["fair_queues_bytes"],
         controller_socket=Path(order["controller_socket"]),
@@ -145,14 +145,14 @@ def _context(order: dict[str, Any], directory: Path, model_and_data: ModelAndDat
 
 @dataclass(frozen=True, kw_only=True)
 class HostTask:
-    """What one of the training's hosts does, in a process or thread of its own."""
+    """The work of one of the training's hosts, in a process or thread of its own."""
 
     host_pid: int  # of a process or thread in the host's network namespace
     open_sockets: Callable[[], DataSockets]  # with root's powers: runs nothing of the user's own
     run: Callable[[DataSockets], None]  # without them
 
     def prepare(self) -> Callable[[], None]:
-        """Settle the calling thread in the host, without root's powers; returns what is to run."""
+        """Move the calling thread into the host, without root's powers; return what is to run."""
         namespaces.enter(self.host_pid)
         sockets = self.open_sockets()
         privileges.abandon()
@@ -160,7 +160,7 @@ class HostTask:
 
 
 def groups(config: Mapping[str, Any], workers: Sequence[str]) -> list[list[str]]:
-    """Which workers of a run share a process, in rank order."""
+    """Group the workers that share a process, in rank order."""
     pace = config["training"]["pace"]
     size = pace.get("workers_per_process")
     if pace["kind"] != "payload-only" or any(map(_acts_on_process, config["impairments"])):
@@ -171,12 +171,12 @@ def groups(config: Mapping[str, Any], workers: Sequence[str]) -> list[list[str]]
 
 
 def name_of(group: Sequence[str]) -> str:
-    """What to call the process of a group of workers: for one worker, its own name."""
+    """Name the process of a group of workers: for one worker, its own name."""
     return group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1].rpartition('-')[2]}"
 
 
 def run_together(
-    tasks: Mapping[str, HostTask], give_up: Callable[[BaseException, str], NoReturn]
+    tasks: Mapping[str, HostTask], fail: Callable[[BaseException, str], NoReturn]
 ) -> None:
     """Run the tasks of hosts side by side, and return when all are done."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
@@ -190,8 +190,8 @@ def run_together(
             work = task.prepare()
             prepared.wait()
             work()
-        except BaseException as found:  # SystemExit too: own code may call for it
-            error = found
+        except BaseException as raised:  # SystemExit too: own code may call for it
+            error = raised
         done.put((error, name))
         if error is not None:
             prepared.abort()
@@ -205,7 +205,7 @@ def run_together(
     for _ in tasks:
         error, name = done.get()
         if error is not None:
-            give_up(error, name)
+            fail(error, name)
 
 
 def _acts_on_process(impairment: Mapping[str, Any]) -> bool:
@@ -223,8 +223,8 @@ def fork_all(
 ) -> dict[int, str]:
     """Fork the server, then the workers' processes, which do not inherit what is its alone."""
     children = {_fork(_SERVER, {_SERVER: server}, directory, gate): _SERVER}
-    for each in servers_alone:
-        each.close()
+    for connection in servers_alone:
+        connection.close()
     for process, tasks in workers.items():
         children[_fork(process, tasks, directory, gate)] = process
     return children
@@ -248,9 +248,9 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
             work = functools.partial(
                 run_together, tasks, lambda error, of: _end(error, f"{name}: {of}")
             )
-        known, tell = gate
-        os.close(tell)
-        os.read(known, 1)
+        reading, writing = gate
+        os.close(writing)
+        os.read(reading, 1)
         work()
     except BaseException as error:  # SystemExit too: own code may call for it
         _end(error, name)
@@ -258,7 +258,7 @@ def _fork(name: str, tasks: Mapping[str, HostTask], directory: Path, gate: tuple
 
 
 def _connect_to_controller(context: RunContext) -> ControllerClient:
-    """A connection of root's: the socket is closed to what this process forks."""
+    """Connect with root's powers: the socket is closed to what this process forks."""
     privileges.regain()
     try:
         return ControllerClient(context.controller_socket)
@@ -290,7 +290,7 @@ def wait_for(children: dict[int, str], directory: Path, *, outlive: bool) -> int
 
 
 def _next(children: dict[int, str]) -> tuple[str, int]:
-    """The next that ends, and its status, the server first."""
+    """Wait for the next that ends, the server first; return its name and status."""
     while True:
         with contextlib.ExitStack() as opened:
             poll = select.poll()
@@ -316,26 +316,26 @@ def _fail(
     words = reason_of(directory, name)
     if code < 0:
         words.write_text(f"{name}: {_cause(name, -code, directory)}\n", encoding="utf-8")
-    said = words.read_text(encoding="utf-8").strip() if words.exists() else ""
-    said = said or f"{name}: {how_ended(code)}"
-    reason_of(directory, "training").write_text(said + "\n", encoding="utf-8")
+    reason = words.read_text(encoding="utf-8").strip() if words.exists() else ""
+    reason = reason or f"{name}: {how_ended(code)}"
+    reason_of(directory, "training").write_text(reason + "\n", encoding="utf-8")
     for other in children:
         os.kill(other, signal.SIGKILL)
 
 
 def _culprit(first: tuple[str, int], children: dict[int, str]) -> tuple[str, int]:
-    """Name and exit code of the process that failed by itself: a signal, its own fault."""
+    """Return the process that failed by itself, by a signal or its own fault, and its code."""
     # Peers fail soon after a process that fails, and sometimes before it has ended.
     failed = [first, *_already_dead(children)]
-    deadline_s = time.monotonic() + _CULPRIT_PATIENCE_S
+    deadline_s = time.monotonic() + _CULPRIT_TIMEOUT_S
     while {code for _, code in failed} <= {0, ANOTHERS_FAULT} and time.monotonic() < deadline_s:
         time.sleep(0.01)
         failed += _already_dead(children)
-    return min((each for each in failed if each[1]), key=lambda each: each[1])
+    return min((name_and_code for name_and_code in failed if name_and_code[1]), key=itemgetter(1))
 
 
 def _cause(name: str, number: int, directory: Path) -> str:
-    """Describe the signal that ended a process, and the impairment that sent it."""
+    """Name the signal that ended a process, and the impairment that sent it."""
     by = killed_by(name, directory) if number == signal.SIGKILL else ""
     return f"{how_ended(-number)}{by}"
 
@@ -350,7 +350,7 @@ def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:
 
 
 def reason_of(directory: Path, name: str) -> Path:
-    """The file in which a process leaves its reason to end, for the status."""
+    """Return the file in which a process leaves its reason to end, for the status."""
     return directory / "logs" / f"{name}.reason"
 
 

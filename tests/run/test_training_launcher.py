@@ -87,7 +87,7 @@ def test_a_process_that_lost_its_peer_is_not_the_cause_if_the_peer_failed(
     tmp_path, monkeypatch, after_s, status, patience_s, reason
 ):
     (logs := tmp_path / "logs").mkdir()
-    monkeypatch.setattr(training_launcher, "_CULPRIT_PATIENCE_S", patience_s)
+    monkeypatch.setattr(training_launcher, "_CULPRIT_TIMEOUT_S", patience_s)
     server = forked(0.0, training_launcher.ANOTHERS_FAULT, logs / "server.reason")
     worker = forked(after_s, status, logs / "worker-1.reason")
     children = {server: "server", worker: "worker-1"}
