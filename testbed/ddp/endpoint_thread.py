@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.training.filling import Filling
-from testbed.training.filling.error_feedback import ErrorFeedback
-from testbed.training.vectors import all_finite
+from testbed.training.filling import Filling, all_finite
+from testbed.training.fillings import ErrorFeedback
 from testbed.transport import (
     Endpoint,
     EndpointConfig,

@@ -27,7 +27,7 @@ from testbed.shared import run_directory, sizes
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import MessageError
 from testbed.shared.run_directory import InUseError, RunDirectory, Verdict
-from testbed.verdict.gate import STOPPING
+from testbed.verdict.gates import STOPPING
 
 OnProgress = Callable[[dict[str, Any]], None]
 # A run takes some megabytes, and its samples take more until they are packed at its end.

@@ -6,7 +6,7 @@ import pytest
 from testbed.ddp import endpoint_thread
 from testbed.ddp.endpoint_thread import SERVER, Part, WorkerThread, name_of
 from testbed.ddp.owner import OwnerThread
-from testbed.training.filling import FILLINGS
+from testbed.training.fillings import FILLINGS
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
 
 ELEMENTS = 10

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from testbed.ddp import settings
+from testbed.ddp import BoundedLoss, settings
 from testbed.experiment import json_schema
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
