@@ -35,61 +35,61 @@ from testbed.transport.settings import (
 )
 from testbed.transport.wire import new_frames, wire_bytes
 
-# The fewest datagrams in flight that are worth a question before the window is full.
+# The fewest datagrams in flight for a question before the window is full.
 _LEAST_QUESTION = 8
-# The fewest datagrams of a batch that are worth two requests for an ACK.
+# The fewest datagrams of a batch for two requests for an ACK.
 _LEAST_FOR_TWO = 4
-# An answer is overdue after twice a round trip and so much more; before one is known, it is this.
+# A reply is overdue after twice a round trip and so much more; before one is known, it is this.
 _OVERDUE_S = 2e-3
-_FIRST_ANSWER_S = 1e-2
+_FIRST_REPLY_S = 1e-2
 _STALLED_BATCH = 32  # datagrams between two pauses
-# Answers must have named nothing new for so long, and so many of them, or fewer that tell of so
-# many losses. Time alone says little: a busy peer may have answered once a second.
-_TIME_S = 1.0
-_ANSWERS = 16
-_LOST = 2048
+# A sender is stalled after so long without a new arrival, and so many replies, or fewer that report
+# so many losses. Time alone says little: a busy peer may have replied once a second.
+_STALLED_S = 1.0
+_STALLED_REPLIES = 16
+_STALLED_LOSSES = 2048
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
 class Stall:
-    """Makes a sender whose data do not arrive, although answers do, send less, and pause."""
+    """Makes a sender whose data do not arrive, although replies do, send less, and pause."""
 
     def __init__(self, now_s: float) -> None:
-        self.since_s: float | None = None  # since when they have named nothing new
-        self.resume_s = now_s  # until when to pause, once it `pauses`
-        self._answers = self._lost = 0
+        self.since_s: float | None = None  # since when replies report no new arrival
+        self.resume_s = now_s  # until when to pause, once it is stalled
+        self._replies = self._lost = 0
         self._pause_s = _FIRST_PAUSE_S
 
-    def pauses(self, now_s: float) -> bool:
-        """Whether control messages have come for a while, but no data has arrived."""
-        enough = self._answers >= _ANSWERS or (self._answers > 1 and self._lost >= _LOST)
-        return self.since_s is not None and enough and now_s - self.since_s >= _TIME_S
+    def is_stalled(self, now_s: float) -> bool:
+        if self.since_s is None or now_s - self.since_s < _STALLED_S:
+            return False
+        return self._replies >= _STALLED_REPLIES or (
+            self._replies > 1 and self._lost >= _STALLED_LOSSES
+        )
 
-    def on_answer(self, feedback: Feedback | None, now_s: float) -> None:
-        """Notes whether an answer tells of arrivals, or of losses alone."""
+    def on_reply(self, feedback: Feedback | None, now_s: float) -> None:
         if feedback is None:
             return
         if feedback.delivered_bytes:
-            self.forget()
+            self.reset()
             self._pause_s = _FIRST_PAUSE_S
         elif feedback.lost_bytes:
-            self._answers += 1
-            self._lost += feedback.lost_bytes  # datagrams: what a repair tells
+            self._replies += 1
+            self._lost += feedback.lost_bytes  # datagrams, as repairs count
             if self.since_s is None:
                 self.since_s = self.resume_s = now_s
 
     def on_sent(self, now_s: float) -> None:
-        """A batch went while it pauses: the next one waits, each time longer."""
+        """Doubles the pause after each batch of a stalled sender."""
         self.resume_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
-    def forget(self) -> None:
-        """What was answered says nothing any more."""
-        self.since_s, self._answers, self._lost = None, 0, 0
+    def reset(self) -> None:
+        self.since_s, self._replies, self._lost = None, 0, 0
 
     def was_away(self, away_s: float) -> None:
-        """For so long this side sent nothing that an answer could have named."""
+        """For so long this side sent nothing that a reply could have reported."""
         if self.since_s is not None:
             self.since_s += away_s
 
@@ -169,25 +169,25 @@ class Sender:
 
     @property
     def asked_s(self) -> float | None:
-        """Since when the receiver owes an answer; None while it owes none."""
+        """When the sender asked for a reply that has not come; None where it waits for none."""
         return None if self.stopped else self._repair.asked_s
 
-    def overdue_s(self, asked_s: float) -> float:
-        """When the answer to a question of `asked_s` is overdue."""
+    def reply_due_s(self, asked_s: float) -> float:
+        """Returns when the reply to a question of `asked_s` is overdue."""
         if self._repair.was_silent:
             return asked_s
         usual_s = self._path.estimates.smoothed_s
-        return asked_s + 2 * (_FIRST_ANSWER_S if usual_s is None else usual_s) + _OVERDUE_S
+        return asked_s + 2 * (_FIRST_REPLY_S if usual_s is None else usual_s) + _OVERDUE_S
 
     def missed(self) -> NDArray[np.bool_] | None:
-        """What was to arrive and did not, once `stopped`: shape (chunk_count,); None: nothing."""
+        """Returns `OrderContext.missed` for the next transfer, once this one has stopped."""
         if self._energy_levels is None or self._received is None:
             return None
         left = (self._energy_levels >= MUST) & ~self._received
         return left if left.any() else None
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
-        """The datagrams that may go now: shape (k, datagram bytes), k >= 0."""
+        """Returns the datagrams that may go now: shape (k, datagram bytes), k >= 0."""
         room = self._room(now_s) if self.state is SenderState.SENDING else 0
         if not room:
             return self._path.frames[:0]
@@ -202,19 +202,19 @@ class Sender:
         return self._path.frames[:count]
 
     def _of_one_class(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first of some chunks that switches are to treat alike; sets `protected`."""
+        """Returns the first chunks that switches are to treat alike; sets `protected`."""
         assert self._classes is not None
-        each = self._classes.take(chunks, mode="clip")  # who composes refuses what is no chunk
-        self.protected = bool(each[0])
-        others = np.flatnonzero(each != each[0])
+        classes = self._classes.take(chunks, mode="clip")  # the composer refuses what is no chunk
+        self.protected = bool(classes[0])
+        others = np.flatnonzero(classes != classes[0])
         return chunks[: others[0]] if len(others) else chunks
 
     def send_plan(self) -> SendPlan | None:
-        """What may go without an `offer` each; None while that is no more than a batch."""
+        """Returns what may go without an `offer` each; None while that is no more than a batch."""
         path, repair = self._path, self._repair
-        alone = path.steady and self.stall.since_s is None and not self.held
-        alone = alone and defines(repair, "plannable") and self.state is SenderState.SENDING
-        count = repair.plannable if alone else 0
+        steady = path.steady and self.stall.since_s is None and not self.held
+        steady = steady and defines(repair, "plannable") and self.state is SenderState.SENDING
+        count = repair.plannable if steady else 0
         path.pacer.set_rate(path.rate_bps)  # on which the quantum depends
         if count <= path.pacer.quantum:
             return None
@@ -242,7 +242,7 @@ class Sender:
         self._repair.on_link_time(8 * sent_bytes / self._path.rate_bps)
 
     def _asking(self, count: int) -> int:
-        """Which of the next `count` datagrams ask for an ACK, as `Composer.compose` takes it."""
+        """Returns which of the next `count` datagrams ask for an ACK, for `Composer.compose`."""
         window_left = self._window() - count
         if not self._repair.wants_ack(count, window_left):
             return 0
@@ -251,7 +251,7 @@ class Sender:
         return ASK_LAST if count < _LEAST_FOR_TWO else ASK_FIRST | ASK_LAST
 
     def _room(self, now_s: float) -> int:
-        """How many datagrams the pacer and the window allow now."""
+        """Returns how many datagrams the pacer and the window allow now."""
         path = self._path
         path.pacer.set_rate(path.rate_bps)
         window = self._window()
@@ -263,14 +263,14 @@ class Sender:
                 self._repair.on_window_closed(now_s)
                 return 0
         remaining = self._repair.remaining
-        if self.stall.pauses(now_s):
+        if self.stall.is_stalled(now_s):
             if now_s < self.stall.resume_s:
                 return 0
             remaining = min(remaining, _STALLED_BATCH)
         return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
 
     def _window(self) -> float:
-        """Datagrams that the congestion window still allows; one is always allowed in flight."""
+        """Returns how many datagrams the window still allows; one is always allowed in flight."""
         window_bytes = self._path.window_bytes
         whole = self._path.flow_window
         if window_bytes < math.inf:
@@ -279,7 +279,7 @@ class Sender:
         return whole - self._path.in_flight - held
 
     def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
-        """`Outgoing.sent`. To the repair, what was left out is lost like any other."""
+        """Notes what the network took. To the repair, what was left out is lost like any other."""
         if not count:
             return
         taken = self._offered[:count] if left_out is None else self._offered[:count][~left_out]
@@ -291,7 +291,7 @@ class Sender:
         self._repair.on_sent(count, now_s)
         link_bytes = len(taken) * self._path.datagram_wire_bytes
         self._repair.on_link_time(8 * link_bytes / self._path.rate_bps)
-        if self.stall.pauses(now_s):
+        if self.stall.is_stalled(now_s):
             self.stall.on_sent(now_s)
             if self.state is SenderState.SENDING:
                 self._repair.on_window_closed(now_s)
@@ -306,11 +306,11 @@ class Sender:
             self._on_stop(message, now_s)
             return
         if self.stopped:
-            return  # an answer that crossed the STOP
+            return  # a reply that crossed the STOP
         if message.type is MessageType.HOLD:
             self.held = True
             self._path.hold(self._repair)
-            self.stall.forget()
+            self.stall.reset()
             return
         # A message that had to wait says nothing of the path's round trip, nor one that was held.
         self._repair.attentive = self.attentive and not self.held
@@ -320,7 +320,7 @@ class Sender:
         feedback = self._repair.on_message(message, now_s)
         if feedback is not None and not self._repair.attentive:
             feedback = replace(feedback, rtt_s=None, newest_sent_s=None, newest_lost_sent_s=None)
-        self.stall.on_answer(feedback, now_s)
+        self.stall.on_reply(feedback, now_s)
         self._pass_feedback(feedback)
         self._resume(was_asking, now_s)
 
@@ -359,7 +359,7 @@ class Sender:
             return []
         messages, self._repair.outbox = self._repair.outbox, []
         if self.stopped:
-            return []  # the answers are no longer needed
+            return []  # the replies are no longer needed
         self._control_bytes += sum(message.wire_bytes for message in messages)
         return messages
 
@@ -386,7 +386,7 @@ class Sender:
         sending = self.state is SenderState.SENDING and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
             next_s = self._path.pacer.next_s(now_s, remaining)
-            if self.stall.pauses(now_s):
+            if self.stall.is_stalled(now_s):
                 next_s = max(next_s, self.stall.resume_s)
             return next_s if deadline_s is None else min(next_s, deadline_s)
         return deadline_s
@@ -403,7 +403,7 @@ class Sender:
         )
 
     def _repeated(self) -> int:
-        """How many datagrams carried a chunk that had been sent before."""
+        """Returns how many datagrams carried a chunk that had been sent before."""
         return self._on_wire - int(np.count_nonzero(self._ever_sent))
 
     @property
@@ -441,7 +441,7 @@ class Outgoing:
         events: list[Event],
         counters: Counter[str],
     ) -> None:
-        """Adds to `events` and `counters`, which belong to the connection."""
+        """The connection owns `events` and `counters`."""
         self.senders: dict[int, Sender] = {}
         self._peer = peer
         self._settings = settings
@@ -459,7 +459,7 @@ class Outgoing:
         self._numbers.check(transfer, len(self.senders))
 
     def prepare(self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]) -> None:
-        """Finds what is wrong with a payload for several peers, before any is sent one."""
+        """Checks a payload for several peers, before any is sent one."""
 
     def post(
         self,
@@ -491,11 +491,10 @@ class Outgoing:
             now_s=now_s,
             arrangers=arrangers,
             # What goes to several peers is arranged once, for all of them.
-            missed=self._missed.get(self._place(transfer)) if arrangers is None else None,
+            missed=self._missed.get(self._layout_index(transfer)) if arrangers is None else None,
         )
 
-    def _place(self, transfer: int) -> int:
-        """Of the layout: transfers with the same one have the same place."""
+    def _layout_index(self, transfer: int) -> int:
         return Leg.round_of(transfer) % self._settings.layout_count
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
@@ -516,7 +515,7 @@ class Outgoing:
         sender.on_message(message, now_s)
         if sender.stopped:
             del self.senders[transfer]
-            self._missed[self._place(transfer)] = sender.missed()
+            self._missed[self._layout_index(transfer)] = sender.missed()
             self._numbers.finish(transfer)
             self._events.append(TransferDone(transfer, True, sender.report(self._peer)))
         if not self.held:
@@ -525,7 +524,7 @@ class Outgoing:
             self._held_s = now_s
 
     def _is_early_stop(self, message: ControlMessage) -> bool:
-        """Whether the peer has given up a transfer for which this side is late."""
+        """Returns whether the peer has given up a transfer for which this side is late."""
         ahead = message.type is MessageType.STOP and message.transfer > self._numbers.last
         room = len(self._early_stops) < REMEMBERED
         return self._settings.late_s is not None and ahead and room
@@ -537,13 +536,13 @@ class Outgoing:
     def next_deadline_s(self, now_s: float, *, planned: bool) -> float:
         due_s = math.inf
         for sender in self.senders.values():  # asked for with every wake-up
-            each = sender.next_deadline_s(now_s, planned=planned)
-            if each is not None and each < due_s:
-                due_s = each
+            deadline_s = sender.next_deadline_s(now_s, planned=planned)
+            if deadline_s is not None and deadline_s < due_s:
+                due_s = deadline_s
         return due_s
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
-        """The datagrams that may go now, of one transfer: shape (k, datagram bytes), k >= 0."""
+        """Returns the datagrams that may go now, all of one transfer."""
         for sender in self.senders.values():
             frames = sender.offer(now_s)
             if len(frames):
@@ -553,7 +552,7 @@ class Outgoing:
 
     @property
     def protected(self) -> bool | None:
-        """Whether switches are to drop what the last offer or plan holds last."""
+        """Switches are to drop the last offer or plan after others; None: it is not marked."""
         return None if self._offering is None else self._offering.protected
 
     def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
@@ -573,36 +572,33 @@ class Outgoing:
             self._offering.on_plan_sent(plan, batches)
 
     def poll_messages(self) -> list[ControlMessage]:
-        """The control messages to send now, in order."""
         return [message for sender in self.senders.values() for message in sender.poll_messages()]
 
     def doubt(self, after_s: float) -> tuple[float, float]:
-        """`Connection.doubt`, of answers."""
+        """Returns `Connection.doubt` for replies."""
         due = NO_DOUBT
         for sender in self.senders.values():  # asked for with every wake-up
             asked_s = sender.asked_s
             if asked_s is not None and asked_s > after_s and not sender.held:
-                due = min(due, (sender.overdue_s(asked_s), asked_s))
+                due = min(due, (sender.reply_due_s(asked_s), asked_s))
         return due
 
     @property
     def held(self) -> bool:
-        """Whether a receiver has told us to wait."""
         # Asked for with every wake-up, and mostly nothing is under way.
         return bool(self.senders) and any(sender.held for sender in self.senders.values())
 
     @property
     def held_s(self) -> float | None:
-        """Since when the peer lets this side wait; None while it does not."""
+        """Since then the peer lets this side wait; None while it does not."""
         return self._held_s
 
     def was_away(self, away_s: float) -> None:
-        """This side has done nothing for so long, which is added to its patience."""
         for sender in self.senders.values():
             sender.stall.was_away(away_s)
 
     def timeout(self, heard_s: float) -> Timeout:
-        """When to give up the peer, which was heard at `heard_s`, and why."""
+        """Returns when to give up the peer, which was heard at `heard_s`, and why."""
         if not self.senders:
             return NEVER
         timeout_s, late_s = self._settings.peer_timeout_s, self._settings.late_s
