@@ -92,7 +92,7 @@ class Receiver:
         now_s: float,
         times: TransferTimes | None = None,
     ) -> None:
-        """Writes chunks into a buffer; without a rule it says nothing until `adopt`."""
+        """Writes chunks into a buffer; without a rule it sends nothing until `adopt`."""
         self.transfer = transfer
         self._layout = layout = settings.layout_of(transfer)
         rows = layout.rows(into, written=True)
@@ -105,7 +105,7 @@ class Receiver:
         self.repair = settings.repair.receiver(
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
         )
-        self.stopped = False  # whether enough has arrived
+        self.stopped = False
         self._outbox: list[ControlMessage] = []
         self._now_s = now_s
         self._began_s = now_s
@@ -120,17 +120,12 @@ class Receiver:
         self._control_bytes = 0
         self._times = times or TransferTimes()
         self._energy_levels: NDArray[np.uint8] | None = None
-        self._go_by(rule)
+        self._set_rule(rule)
 
-    def _go_by(self, rule: StopRule | None) -> None:
-        """This side asks for the transfer now, if there is a rule."""
+    def _set_rule(self, rule: StopRule | None) -> None:
         self._rule = rule
-        timed = (
-            type(part).deadline_s not in _UNTIMED
-            for part in (rule, self.repair)
-            if part is not None
-        )
-        self._timed = any(timed)
+        parts = (type(part) for part in (rule, self.repair) if part is not None)
+        self._timed = any(part.deadline_s not in _UNTIMED for part in parts)
         self._posted_s, self._early_count = self._now_s, self.received_count
         self._slowest: Sequence[Took] = ()
         if rule is not None and rule.needs_slowest:  # it asks all connections
@@ -148,14 +143,11 @@ class Receiver:
         if frames.shape[1] != HEADER_BYTES + self._layout.chunk_bytes:
             self.ignored["wrong-size"] += len(frames)
             return
-        self._note(self.placement.take(frames, place=not self.stopped), now_s)
+        self.on_arrivals(self.placement.take(frames, place=not self.stopped), now_s)
 
-    def on_plan_received(self, arrivals: Arrivals, now_s: float) -> None:
-        """What was planned has come, and `placement` has taken it."""
+    def on_arrivals(self, arrivals: Arrivals, now_s: float) -> None:
+        """Notes what `placement` has taken."""
         self._now_s = now_s
-        self._note(arrivals, now_s)
-
-    def _note(self, arrivals: Arrivals, now_s: float) -> None:
         valid_count = len(arrivals.stamps)
         if not valid_count:
             return
@@ -166,7 +158,7 @@ class Receiver:
         if self._first_arrival_s is None:
             self._first_arrival_s = now_s
         self._pass = self._probes + 1
-        # What comes early is answered once it is asked for: it gives no sample either.
+        # Early data are acknowledged once they are asked for: they give no sample either.
         prompt = self.attentive and self._rule is not None
         self.repair.on_arrivals(arrivals.stamps, now_s, prompt)
         if len(arrivals.new):
@@ -181,12 +173,12 @@ class Receiver:
             self._on_energy(message.body)
             return
         if self.stopped:
-            return  # it crossed the STOP, which answers it
+            return  # it crossed the STOP, which is its reply
         self.asked = True
         self._probes += self.repair.counts_as_probe(message)
-        self._stop_or(lambda progress: self._answer(message, progress))
+        self._stop_or(lambda progress: self._reply(message, progress))
 
-    def _answer(self, message: ControlMessage, progress: Progress) -> list[ControlMessage]:
+    def _reply(self, message: ControlMessage, progress: Progress) -> list[ControlMessage]:
         assert self._rule is not None
         progress = replace(progress, ends_s=self._rule.deadline_s(progress))
         return self.repair.on_probe(message, progress, self.attentive)
@@ -199,35 +191,35 @@ class Receiver:
             self._stop_or(self.repair.on_data)
 
     def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> None:
-        """Gives data that came early its buffer and its rule."""
+        """Gives an early transfer its buffer and its rule."""
         self.placement.move(self._layout.rows(into, written=True))
         self._now_s = now_s
-        self._go_by(rule)
+        self._set_rule(rule)
         if self.received_count:
             self._stop_or(self.repair.on_data)
 
     @property
     def still_s(self) -> float:
-        """Since when it stands still: the latest new chunk, or its beginning."""
+        """The time of the latest new chunk, or of its beginning."""
         return self._began_s if self.progress_s is None else self.progress_s
 
     @property
     def _first_sign_s(self) -> float | None:
-        first_s, worth_s = self._first_arrival_s, self._energy_s  # asked for with every wake-up
-        if first_s is None or (worth_s is not None and worth_s < first_s):
-            first_s = worth_s
+        first_s, energy_s = self._first_arrival_s, self._energy_s  # asked for with every wake-up
+        if first_s is None or (energy_s is not None and energy_s < first_s):
+            first_s = energy_s
         return None if first_s is None else max(first_s, self._posted_s)
 
     @property
     def energy_lacks_s(self) -> float | None:
-        """Since when data come without ENERGY, or since they were asked for; None: they do not."""
+        """Since then data come without ENERGY, but not before they were asked for; or None."""
         if self._energy_levels is not None or self._first_arrival_s is None:
             return None
         return max(self._first_arrival_s, self._posted_s)
 
     @property
     def took(self) -> tuple[float, int] | None:
-        """How long it took from its first sign, and the chunks that came since it was asked for."""
+        """The time from its first sign to its end, and the chunks since it was asked for."""
         first_s, count = self._first_sign_s, self.received_count - self._early_count
         if first_s is None or not self.stopped or not count:
             return None
@@ -235,7 +227,7 @@ class Receiver:
 
     @property
     def missing(self) -> int:
-        """How many more chunks must arrive, at the least, before it stops; 0 for unknown."""
+        """So many more chunks must arrive, at the least, before it stops; 0: unknown."""
         if self._rule is None or self.stopped:
             return 0
         missing = self._rule.missing(self._progress())
@@ -245,7 +237,6 @@ class Receiver:
 
     @property
     def silence(self) -> SilenceBudget:
-        """How many datagrams may come before its repair says anything."""
         return self.repair.silence if defines(self.repair, "silence") else NO_SILENCE
 
     def on_deadline(self, now_s: float) -> None:
@@ -313,17 +304,17 @@ class Receiver:
         )
 
 
-# Fewer datagrams that come before the receiver speaks are not worth being taken without it, nor
-# fewer than gather at a time: it would be called as often, and asked before each wait in addition.
-_WORTH_TAKING = 4
+# A plan of fewer datagrams saves nothing, nor one of fewer than gather at a time: the receiver is
+# called as often, and asked before each wait in addition.
+_LEAST_PLANNED = 4
 # ENERGY that comes later than so after the first datagram is probably lost. It has a byte for each
 # chunk; so it may come at 8 Mbit/s.
 _ENERGY_LATE_S = 2e-3
 _ENERGY_LATE_S_PER_CHUNK = 1e-6
 
 
-class Unasked:
-    """The messages of transfers that were not posted."""
+class EarlyMessages:
+    """Keeps the messages of transfers that were not posted yet."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.probes: dict[int, ControlMessage] = {}  # the latest of each transfer
@@ -372,7 +363,7 @@ class Incoming:
         counters: Counter[str],
         path: SendingPath | None = None,
     ) -> None:
-        """Adds to `events` and `counters`, which belong to the connection."""
+        """The connection owns `events` and `counters`."""
         self.receivers: dict[int, Receiver] = {}
         self._peer = peer
         self._settings = settings
@@ -380,8 +371,9 @@ class Incoming:
         self._counters = counters
         self._numbers = TransferNumbers(peer, settings.transfers_in_flight)
         self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
+        # Of transfers that the peer began before they were posted.
         self._early: dict[int, Receiver] = {}
-        self._unasked = Unasked(settings)
+        self._early_messages = EarlyMessages(settings)
         estimates = None if path is None else path.estimates
         self._times = TransferTimes(settings.layout_count, settings.slowest, estimates)
         settings.slowest.join(self)
@@ -399,10 +391,10 @@ class Incoming:
         self.check(transfer)
         self._settings.layout_of(transfer).rows(into, written=True)
         self._numbers.last = transfer
-        if (skipped := self._unasked.lowest(otherwise=transfer)) < transfer:
+        if (skipped := self._early_messages.lowest(otherwise=transfer)) < transfer:
             raise ProtocolError(self._mismatch(skipped))
-        for number in [each for each in self._early if each < transfer]:
-            self._drop_early(number)  # no PROBE has confirmed it
+        for lower in [number for number in self._early if number < transfer]:
+            self._drop_early(lower)  # no PROBE has confirmed it
         self._awaited_s[transfer] = now_s
         receiver = self._early.pop(transfer, None)
         if receiver is None:
@@ -411,7 +403,7 @@ class Incoming:
             self._spares.append(self._lent.pop(transfer))
             receiver.adopt(into, rule, now_s)
         self.receivers[transfer] = receiver
-        for message in self._unasked.pop(transfer, now_s):
+        for message in self._early_messages.pop(transfer, now_s):
             receiver.attentive = False
             receiver.on_message(message, now_s)
         self._finish_if_stopped(receiver)
@@ -441,16 +433,16 @@ class Incoming:
         ours = np.unique(transfers[records["session"] == self._settings.session])
         # However many it names: behind so many that are lower there is no place for one.
         new = ours[ours > self._numbers.last][: self._settings.transfers_in_flight]
-        known = {*self.receivers, *self._early, *new.tolist()}
-        heard = False
+        possible = {*self.receivers, *self._early, *new.tolist()}
+        any_valid = False
         left = np.ones(len(frames), dtype=np.bool_)
-        for transfer in sorted(known.intersection(transfers.tolist())):
+        for transfer in sorted(possible.intersection(transfers.tolist())):
             chosen = transfers == transfer
             left &= ~chosen
             rows = np.ascontiguousarray(frames[chosen])
-            heard |= self._data(transfer, rows, now_s, waited, may_be_early)
+            any_valid |= self._data(transfer, rows, now_s, waited, may_be_early)
         self._ignore(records[left])
-        return heard
+        return any_valid
 
     def _data(
         self,
@@ -476,17 +468,17 @@ class Incoming:
         """Counts datagrams that have no place here."""
         ours = records["session"] == self._settings.session
         stale = records["transfer"] <= self._numbers.last
-        for reason, guilty in (
+        for reason, ignored in (
             ("wrong-session", ~ours),
             ("stale-transfer", ours & stale),
             ("early-transfer", ours & ~stale),
         ):
-            if count := int(np.count_nonzero(guilty)):
+            if count := int(np.count_nonzero(ignored)):
                 self._counters[reason] += count
 
     @property
     def datagrams_until_action(self) -> float:
-        """How many datagrams may come before one can make a difference; 0 where that is unknown."""
+        """So many datagrams may come before one can make a difference; 0: unknown."""
         fewest = math.inf
         for receiver in self.receivers.values():  # asked for with every wake-up
             if receiver.silence.budget < math.inf:
@@ -495,21 +487,21 @@ class Incoming:
         return fewest
 
     def coalesce_s(self, most_s: float, *, measured: bool) -> float:
-        """For how long the next datagrams may gather in the socket; 0 while each counts."""
+        """Returns for how long datagrams may gather in the socket; 0 while each one counts."""
         if len(self.receivers) != 1:
             return 0.0
         if any(
-            number in self._unasked.probes or not self._coalescer.paused(receiver.still_s)
+            number in self._early_messages.probes or not self._coalescer.paused(receiver.still_s)
             for number, receiver in self._early.items()
         ):
             return 0.0
         (receiver,) = self.receivers.values()
-        if not (most_s := min(most_s, self._rest_s(receiver, measured))):
+        if not (most_s := min(most_s, self._longest_wait_s(receiver, measured))):
             return 0.0
         return self._coalescer.wait_s(receiver.missing, most_s)
 
-    def _rest_s(self, receiver: Receiver, measured: bool) -> float:
-        """For how long datagrams may gather; 0 where the sender would take that for the path's."""
+    def _longest_wait_s(self, receiver: Receiver, measured: bool) -> float:
+        """Returns 0 where the sender would take the wait for the path's."""
         repair = receiver.repair
         return 0.0 if measured and not repair.only_answers else repair.coalesce_s
 
@@ -522,11 +514,11 @@ class Incoming:
         coalescer = self._coalescer
         if not coalescer.wait_s(2 * COALESCED_DATAGRAMS, math.inf):
             return None
-        silence, most_s = receiver.silence, min(most_s, self._rest_s(receiver, measured))
-        if silence.budget < _WORTH_TAKING or not (missing := receiver.missing):
+        silence, most_s = receiver.silence, min(most_s, self._longest_wait_s(receiver, measured))
+        if silence.budget < _LEAST_PLANNED or not (missing := receiver.missing):
             return None
         at_a_time = coalescer.wait_s(missing, most_s) * coalescer.rate
-        if silence.likely < max(_WORTH_TAKING, at_a_time):
+        if silence.likely < max(_LEAST_PLANNED, at_a_time):
             return None
         return ReceivePlan(
             placement=receiver.placement,
@@ -539,13 +531,13 @@ class Incoming:
     def on_plan_received(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
         (receiver,) = self.receivers.values()
         receiver.attentive = not waited
-        receiver.on_plan_received(arrivals, now_s)
+        receiver.on_arrivals(arrivals, now_s)
         self._finish_if_stopped(receiver)
 
     def _collect_early(
         self, transfer: int, frames: NDArray[np.uint8], now_s: float
     ) -> Receiver | None:
-        """A place for a transfer that nobody has posted yet; None if there is no room for it."""
+        """Returns a receiver for a transfer that was not posted yet; None if there is no room."""
         settings = self._settings
         sessions = fields(frames, settings.layout.chunk_bytes)["session"]
         if transfer <= self._numbers.last or not (sessions == settings.session).any():
@@ -572,11 +564,11 @@ class Incoming:
         return self._lent.pop(transfer)
 
     def _unconfirmed(self) -> dict[int, float]:
-        """Those that came early without a PROBE, and since when each stands still."""
+        """Returns the early transfers without a PROBE, and the time of each one's latest chunk."""
         return {
             number: receiver.still_s
             for number, receiver in self._early.items()
-            if number not in self._unasked.probes
+            if number not in self._early_messages.probes
         }
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
@@ -588,11 +580,11 @@ class Incoming:
             receiver.on_message(message, now_s)
             self._finish_if_stopped(receiver)
         elif self._numbers.has_finished(transfer):
-            self._counters["stale-control"] += 1  # it crossed the STOP, which answers it
+            self._counters["stale-control"] += 1  # it crossed the STOP, which is its reply
         elif transfer <= self._numbers.last:
             raise ProtocolError(self._mismatch(transfer))
         else:
-            self._unasked.take(message, now_s)
+            self._early_messages.take(message, now_s)
             if message.type is MessageType.PROBE:
                 self._outbox.append(ControlMessage(MessageType.HOLD, transfer))
 
@@ -631,16 +623,16 @@ class Incoming:
     def next_deadline_s(self) -> float:
         due_s = math.inf
         for receiver in self.receivers.values():  # asked for with every wake-up
-            each = receiver.next_deadline_s()
-            if each is not None and each < due_s:
-                due_s = each
+            deadline_s = receiver.next_deadline_s()
+            if deadline_s is not None and deadline_s < due_s:
+                due_s = deadline_s
         if self._early:
             for still_s in self._unconfirmed().values():
                 due_s = min(due_s, still_s + self._settings.peer_timeout_s)
         return due_s
 
     def doubt(self, after_s: float) -> tuple[float, float]:
-        """`Connection.doubt`, of ENERGY, which goes with the first datagrams."""
+        """Returns `Connection.doubt` for ENERGY, which goes with the first datagrams."""
         due = NO_DOUBT
         if self._settings.order.sends_energy:
             for receiver in self.receivers.values():  # asked for with every wake-up
@@ -652,11 +644,10 @@ class Incoming:
         return due
 
     def begun(self, transfer: int) -> bool:
-        """Whether the peer has begun with a transfer that was not posted here."""
-        return transfer in self._early or transfer in self._unasked.probes
+        """Returns whether the peer has begun with a transfer that was not posted here."""
+        return transfer in self._early or transfer in self._early_messages.probes
 
     def poll_messages(self) -> list[ControlMessage]:
-        """The control messages to send now, in order."""
         messages, self._outbox = self._outbox, []
         for receiver in self.receivers.values():
             messages += receiver.poll_messages()
@@ -664,18 +655,18 @@ class Incoming:
 
     @property
     def unasked_s(self) -> float | None:
-        """Since when the peer has waited with transfers while nothing is received; or None."""
-        return None if self.receivers else self._unasked.since_s
+        """Since then the peer has waited with transfers while nothing is received; or None."""
+        return None if self.receivers else self._early_messages.since_s
 
     def _standing(self) -> Iterator[tuple[Receiver, float]]:
-        """The transfers, each with since when the peer could have brought something new of it."""
+        """Yields the transfers, each with since when it could have progressed."""
         progress_s = -math.inf
         for transfer, receiver in self.receivers.items():
             progress_s = max(progress_s, receiver.progress_s or -math.inf)
             yield receiver, max(self._awaited_s[transfer], progress_s)
 
     def was_away(self, away_s: float) -> None:
-        """This side has done nothing for so long, which is added to its patience."""
+        """Adds the time for which this side did nothing to its timeouts."""
         for receiver, since_s in self._standing():
             self._awaited_s[receiver.transfer] = since_s + away_s
 
@@ -685,12 +676,12 @@ class Incoming:
 
     @property
     def late(self) -> bool:
-        """Whether the peer may be late with a transfer, as long as it answers."""
+        """The peer may be late with a transfer, as long as it replies."""
         late_s = self._settings.late_s
         return late_s is not None and any(map(self._may_be_late, self.receivers.values()))
 
     def timeout(self, heard_s: float, silent_s: float) -> Timeout:
-        """When to give up the peer, and why."""
+        """Returns when to give up the peer, and why."""
         ends = NEVER
         if not self.receivers:
             return ends
@@ -701,13 +692,13 @@ class Incoming:
                 late = since_s + self._settings.late_s, LATE, transfer
                 ends = min(ends, late, (until_s, SILENT, transfer))
             elif since_s + self._settings.peer_timeout_s < ends[0]:
-                why = self._why_nothing_comes(receiver, heard_s > since_s)
+                why = self._why_silent(receiver, heard_s > since_s)
                 ends = since_s + self._settings.peer_timeout_s, why + NO_NEW_CHUNK, transfer
         return ends
 
-    def _why_nothing_comes(self, receiver: Receiver, heard: bool) -> str:
-        others = self._early.keys() | self._unasked.probes.keys()
-        if not heard:
+    def _why_silent(self, receiver: Receiver, is_alive: bool) -> str:
+        others = self._early.keys() | self._early_messages.probes.keys()
+        if not is_alive:
             return "silent"
         if receiver.asked:
             return DATA_BLOCKED

@@ -206,7 +206,8 @@ class Victim:
                 for number, each in held.items()
             ],
             [rows.tobytes() for rows in self.into.values()],
-            (incoming._numbers.last, len(incoming._spares), sorted(incoming._unasked.probes)),
+            (incoming._numbers.last, len(incoming._spares)),
+            sorted(incoming._early_messages.probes),
             [(number, sender.state, sender.asked_s) for number, sender in outgoing.senders.items()],
         )
 
@@ -237,8 +238,8 @@ class Victim:
         assert len(incoming.receivers) <= IN_FLIGHT
         assert len(incoming._early) <= IN_FLIGHT
         assert len(incoming._spares) <= 2 * IN_FLIGHT
-        assert len(incoming._unasked.probes) <= REMEMBERED
-        assert len(incoming._unasked._energy) <= IN_FLIGHT
+        assert len(incoming._early_messages.probes) <= REMEMBERED
+        assert len(incoming._early_messages._energy) <= IN_FLIGHT
         assert len(outgoing.senders) <= IN_FLIGHT
         for receiver in (*incoming.receivers.values(), *incoming._early.values()):
             repair = receiver.repair

@@ -458,7 +458,7 @@ class _TcpIncoming(Incoming):
 
     def keep_waiting(self, now_s: float) -> None:
         """The peer has sent what nobody receives yet; it stays in the socket."""
-        self._unasked.since_s = now_s
+        self._early_messages.since_s = now_s
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
         raise ProtocolError(f"{message.type.name} is not allowed at a TCP receiver")
