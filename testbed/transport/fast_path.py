@@ -84,16 +84,14 @@ class Composer:
 
 
 class Arrivals(NamedTuple):
-    """What `Placement.take` found in a batch."""
-
     stamps: NDArray[np.uint32]
     new: NDArray[np.int64]
 
 
 def window_of(chunk_count: int) -> int:
-    """How many numbers a receiver remembers: a power of two, and at most half of all."""
-    wanted = max(_LEAST_WINDOW, _NUMBERS_PER_CHUNK * chunk_count)
-    return min(1 << (wanted - 1).bit_length(), NUMBER_MODULUS // 2)
+    """Returns how many numbers a receiver remembers: a power of two, at most half of all."""
+    least = max(_LEAST_WINDOW, _NUMBERS_PER_CHUNK * chunk_count)
+    return min(1 << (least - 1).bit_length(), NUMBER_MODULUS // 2)
 
 
 class Placement:
@@ -129,7 +127,7 @@ class Placement:
         return Arrivals(stamps, new)
 
     def _first_time(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which numbers have not come yet and are in the window; counts the others."""
+        """Finds the numbers that are new and in the window; counts the others."""
         if not len(numbers):
             return np.empty(0, dtype=np.bool_)
         seen, window = self._seen, len(self._seen)
@@ -158,7 +156,7 @@ class Placement:
         return fresh
 
     def _far_step(self, numbers: NDArray[np.int64], ahead: NDArray[np.int64]) -> int:
-        """How far the window moves for a batch in which a number is far ahead, or damaged."""
+        """Returns how far the window moves where a number is far ahead, or damaged."""
         step = 0
         for number, distance in zip(numbers.tolist(), ahead.tolist(), strict=True):
             if distance - step > self._far and abs(ahead_of(number, self._farthest)) > self._far:
@@ -168,7 +166,7 @@ class Placement:
         return step
 
     def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
-        """The records whose header fits this transfer; counts the others."""
+        """Finds the records whose header fits this transfer; counts the others."""
         transfers = batch["transfer"]
         sequences = batch["sequence"] & _CHUNK_MASK
         in_range = sequences < self.layout.chunk_count
@@ -211,7 +209,7 @@ def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
 
 
 class FastPath(NamedTuple):
-    """Who composes and who places."""
+    """Says who composes and who places."""
 
     composer: type[Composer]
     placement: type[Placement]
@@ -223,7 +221,7 @@ NUMPY = FastPath(Composer, Placement, _transfer_of, compiled=False)
 
 
 def defines(part: object, name: str) -> bool:
-    """Whether a policy's class defines an attribute itself: it does not count when inherited."""
+    """Says whether a policy's class defines an attribute itself: inherited, it does not count."""
     return name in vars(type(part))
 
 
@@ -238,7 +236,7 @@ class SendPlan(NamedTuple):
 
 
 class SilenceBudget(NamedTuple):
-    """How many datagrams may come before a receiver's repair has to send a message."""
+    """Limits the datagrams that may come before a receiver's repair has to send a message."""
 
     budget: float  # each that comes costs 1; a message is due once it is overdrawn
     newest: int = -1  # the latest number, where they must come in order
@@ -259,7 +257,7 @@ DECAY = 0.9
 
 
 class Coalescer:
-    """The rate of arrivals from one peer, and how long they may wait in the socket for others."""
+    """Measures the arrivals from one peer, and says how long they may wait for others."""
 
     def __init__(self) -> None:
         self.rate = 0.0  # in datagrams per second; 0 while unknown
@@ -267,7 +265,6 @@ class Coalescer:
         self.since_s = self.last_s = -math.inf
 
     def arrived(self, datagrams: int, now_s: float) -> None:
-        """Notes that so many were read now."""
         if now_s - self.last_s > PAUSE_S:
             self.since_s, self.count = now_s, 0
         else:
@@ -279,11 +276,11 @@ class Coalescer:
         self.last_s = now_s
 
     def paused(self, latest_s: float) -> bool:
-        """Whether a stream has paused whose latest datagram came then, while others came."""
+        """Says whether a stream has paused whose latest datagram came then, while others came."""
         return self.last_s - latest_s > PAUSE_S
 
     def wait_s(self, missing: int, most_s: float) -> float:
-        """How long to wait for the next ones when `missing` chunks could be enough; 0: not."""
+        """Returns how long to wait for more when `missing` chunks could be enough; 0: not."""
         if not self.rate:
             return 0.0
         wait_s = min(most_s, min(COALESCED_DATAGRAMS, missing / 2) / self.rate)

@@ -1,4 +1,4 @@
-"""What the transfers to one peer share on the sending side."""
+"""The sending path: the transfers to one peer share it."""
 
 import math
 
@@ -18,7 +18,7 @@ from testbed.transport.wire import MAX_DATAGRAM_BYTES, new_frames, wire_bytes
 
 
 class SendingPath:
-    """Congestion control, estimates of the path, pacer, and the memory that batches lie in."""
+    """Holds congestion control, estimates of the path, pacer, and the memory of batches."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class SendingPath:
         quantum_s: float = QUANTUM_S,
         queue_bytes: float = math.inf,
     ) -> None:
-        """What the peer's socket holds limits an unpaced sender, which would overrun it.
+        """Limits an unpaced sender by what the peer's socket holds, which it would overrun.
 
         `trailer_bytes` is what the socket appends to each datagram. `quantum_s` and `queue_bytes`
         are the pacer's.
@@ -44,8 +44,8 @@ class SendingPath:
         infers = congestion.measures and congestion.infers_queue
         congestion.receive_buffer_bytes = receive_buffer_bytes
         # Both are this sender's shares: of the queue, and of the link that empties it.
-        known = math.isfinite(queue_bytes) and math.isfinite(self.rate_bps)
-        self._full_queue_s = queue_bytes / (self.rate_bps / 8) if known else None
+        is_finite = math.isfinite(queue_bytes) and math.isfinite(self.rate_bps)
+        self._full_queue_s = queue_bytes / (self.rate_bps / 8) if is_finite else None
         self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not be larger than the largest datagram.
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
@@ -62,7 +62,7 @@ class SendingPath:
 
     @property
     def may_queue(self) -> bool:
-        """Whether a queue may cause the losses; True where nobody has told how long it is."""
+        """Says whether a queue may cause the losses; True where its length is unknown."""
         return self._full_queue_s is None or self.estimates.may_queue(self._full_queue_s)
 
     @property
@@ -79,7 +79,7 @@ class SendingPath:
 
     @property
     def steady(self) -> bool:
-        """Whether the pacer alone decides when datagrams go, and always in the same way."""
+        """Says whether the pacer alone decides when datagrams go, and always in the same way."""
         steady = defines(self.congestion, "steady") and self.congestion.steady
         paced = steady and not math.isinf(self.rate_bps)
         return paced and math.isinf(self.window_bytes) and not self.shared
@@ -93,7 +93,6 @@ class SendingPath:
 
     @property
     def shared(self) -> bool:
-        """Whether several transfers are under way."""
         return len(self._repairs) + len(self._held) > 1
 
     def begin(self, repair: SenderRepair, now_s: float) -> None:
@@ -103,22 +102,21 @@ class SendingPath:
         self._repairs.append(repair)
 
     def end(self, repair: SenderRepair) -> None:
-        """A transfer has ended; what it has in flight no longer counts."""
         (self._held if repair in self._held else self._repairs).remove(repair)
 
     def hold(self, repair: SenderRepair) -> None:
-        """The receiver has not asked for a transfer yet."""
+        """Counts a transfer no longer for which the receiver has not asked yet."""
         if repair in self._repairs:
             self._repairs.remove(repair)
             self._held.append(repair)
 
     def go_on(self, repair: SenderRepair, now_s: float) -> None:
-        """The receiver has asked for a transfer that was held."""
+        """Counts a transfer again that was held, now that the receiver has asked for it."""
         if repair in self._held:
             self._held.remove(repair)
             self.begin(repair, now_s)
 
     @property
     def flow_window(self) -> float:
-        """Datagrams in flight that the receiver's buffer allows; limits unpaced senders only."""
+        """Limits unpaced senders by what the receiver's buffer holds, in datagrams."""
         return self._flow_window if math.isinf(self.rate_bps) else math.inf

@@ -49,7 +49,7 @@ _FUNCTIONS = (
 
 
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or None and why."""
+    """Loads the library; None, and why, where that fails."""
     built = (_SOURCE.with_suffix(suffix) for suffix in EXTENSION_SUFFIXES)
     path = next((file for file in built if file.exists()), None)
     if path is None:
@@ -80,13 +80,11 @@ _TRANSFER = "session transfer chunk_count chunk_bytes last_length"
 
 
 def structure(*fields: tuple[type, str]) -> list[tuple[str, type]]:
-    """The fields of a C structure: each type with the names of those that have it, in order."""
+    """Lists the fields of a C structure: each type with the names that have it, in order."""
     return [(name, kind) for kind, names in fields for name in names.split()]
 
 
 class _Composing(ctypes.Structure):
-    """struct composing."""
-
     _fields_ = structure(
         (ctypes.c_void_p, "frames rows"),
         (ctypes.c_uint64, "frames_room rows_room"),
@@ -95,8 +93,6 @@ class _Composing(ctypes.Structure):
 
 
 class _Placing(ctypes.Structure):
-    """struct placing."""
-
     _fields_ = structure(
         (ctypes.c_void_p, "rows received seen stamps chunks"),
         (ctypes.c_uint64, "rows_room"),
@@ -106,7 +102,6 @@ class _Placing(ctypes.Structure):
 
 
 def address_of(array: NDArray[np.generic]) -> int:
-    """Where an array's memory begins."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -118,8 +113,6 @@ def _describe(it: _Composing | _Placing, of: Composer | Placement) -> None:
 
 
 class CompiledComposer(Composer):
-    """One call per batch."""
-
     def __init__(self, **transfer: Any) -> None:
         super().__init__(**transfer)
         frames, rows = self.frames, self.rows
@@ -143,8 +136,6 @@ class CompiledComposer(Composer):
 
 
 class CompiledPlacement(Placement):
-    """One call per batch."""
-
     def __init__(self, **transfer: Any) -> None:
         super().__init__(**transfer)
         assert LIBRARY is not None
@@ -193,7 +184,7 @@ class CompiledPlacement(Placement):
             self._make_room(_RESERVED)
 
     def taken(self, valid: int, gained: int) -> Arrivals:
-        """What C has taken: so many valid datagrams, with so many new chunks."""
+        """Returns what C has taken: so many valid datagrams, with so many new chunks."""
         new = self._chunks[:gained].copy()
         if self._it.ignored:
             self._count()
@@ -226,8 +217,6 @@ class Compiled(Protocol):
 
 
 class _PlannedSend(ctypes.Structure):
-    """struct planned_send."""
-
     _fields_ = structure(
         (ctypes.c_void_p, "composing sealing plain segmented chunks"),
         (ctypes.c_double, "due_s tokens refilled_s bytes_per_s most_tokens wire_bytes"),
@@ -238,8 +227,6 @@ class _PlannedSend(ctypes.Structure):
 
 
 class _PlannedReceive(ctypes.Structure):
-    """struct planned_receive."""
-
     _fields_ = structure(
         (ctypes.c_void_p, "receiving sealing placing"),
         (ctypes.c_double, "due_s most_s rate since_s last_s"),
@@ -282,7 +269,6 @@ class PlannedSend:
 
     @property
     def worked(self) -> bool:
-        """Whether any were sent, or there is something to decide."""
         return bool(self._it.batches or self._it.over)
 
     def end(self) -> tuple[SendPlan, list[tuple[int, float]]]:
@@ -330,7 +316,6 @@ class PlannedReceive:
 
     @property
     def worked(self) -> bool:
-        """Whether any have come, or there is something to decide."""
         return bool(self.it.valid or self.it.over)
 
     def end(self) -> tuple[Arrivals, float]:
@@ -342,13 +327,11 @@ class PlannedReceive:
 
 
 class _PollFd(ctypes.Structure):
-    """struct pollfd."""
-
     _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
 
 
 class Polled:
-    """Descriptors to wait for, each with its events as `select.poll` has them."""
+    """Holds descriptors to wait for, each with its events as `select.poll` has them."""
 
     def __init__(self, events: Sequence[tuple[int, int]]) -> None:
         self.events = events

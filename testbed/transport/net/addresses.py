@@ -30,25 +30,21 @@ MTU_DISCOVER = {
 
 @dataclass(frozen=True)
 class Host:
-    """A host's address, without a port."""
-
     family: socket.AddressFamily
     _socket_address: SocketAddress
 
     def at(self, port: int) -> SocketAddress:
-        """The address of one of its ports."""
         address, _, *rest = self._socket_address
         return (address, port, *rest)  # type: ignore[return-value]
 
     def is_source(self, source: SocketAddress) -> bool:
-        """Whether a connection or datagram from `source` comes from this host."""
+        """Says whether a connection or datagram from `source` comes from this host."""
         # The kernel writes an interface behind an address of a single link, a resolver may not.
         bare = tuple(address[0].partition("%")[0] for address in (source, self._socket_address))
         return bare[0] == bare[1] and source[3:] == self._socket_address[3:]
 
     @property
     def is_loopback(self) -> bool:
-        """Whether no packet to it leaves this system."""
         return ipaddress.ip_address(self._socket_address[0].partition("%")[0]).is_loopback
 
     @property
@@ -62,7 +58,7 @@ class Host:
 def resolve(
     host: str, family: socket.AddressFamily = socket.AddressFamily.AF_UNSPEC, *, what: str
 ) -> Host:
-    """The first address of a name, or of an address as text; OSError, which names `what` it is."""
+    """Resolves a name, or an address as text; OSError, which names `what` it is."""
     try:
         answer, *_ = socket.getaddrinfo(host, 0, family, socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
@@ -76,13 +72,13 @@ def resolve(
 
 
 def in_words(address: SocketAddress) -> str:
-    """ADDRESS:PORT, or [ADDRESS]:PORT in IPv6."""
+    """Returns ADDRESS:PORT, or [ADDRESS]:PORT in IPv6."""
     ip, port, *rest = address
     return f"[{ip}]:{port}" if rest else f"{ip}:{port}"
 
 
 def packed(address: SocketAddress) -> bytes:
-    """The sockaddr_in or sockaddr_in6, padded with zeros as the kernel does."""
+    """Packs a sockaddr_in or sockaddr_in6, padded with zeros as the kernel does."""
     ip, port, *rest = address
     if rest:
         body = struct.pack("!HI", port, 0) + socket.inet_pton(socket.AF_INET6, ip.partition("%")[0])
@@ -98,7 +94,7 @@ def packed(address: SocketAddress) -> bytes:
 
 @contextmanager
 def _probe(local: Host, peer: Host) -> Iterator[socket.socket]:
-    """A socket that sends nothing: the kernel holds what it is given until it is closed."""
+    """Opens a socket that sends nothing: the kernel holds its data until it is closed."""
     with socket.socket(local.family, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(*MTU_DISCOVER[local.family])
         probe.setsockopt(socket.IPPROTO_UDP, _UDP_CORK, 1)
@@ -108,7 +104,7 @@ def _probe(local: Host, peer: Host) -> Iterator[socket.socket]:
 
 
 def path_mtu_bytes(local: Host, peer: Host) -> int | None:
-    """The MTU that the kernel assumes for the path between two addresses; None: no route."""
+    """Asks the kernel for the MTU of the path between two addresses; None: no route."""
     try:
         with _probe(local, peer) as probe:
             return probe.getsockopt(*_MTU[local.family])
@@ -119,7 +115,7 @@ def path_mtu_bytes(local: Host, peer: Host) -> int | None:
 def largest_chunk_bytes(
     mtu_bytes: int, family: socket.AddressFamily = socket.AF_INET, trailer_bytes: int = 0
 ) -> int:
-    """The largest chunk whose datagram is one packet of at most `mtu_bytes`."""
+    """Returns the largest chunk whose datagram is one packet of at most `mtu_bytes`."""
     overhead_bytes = IP_HEADER_BYTES[family] + _UDP_BYTES + HEADER_BYTES + trailer_bytes
     return (mtu_bytes - overhead_bytes) // 4 * 4
 

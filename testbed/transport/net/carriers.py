@@ -1,4 +1,4 @@
-"""What carries the data of an endpoint's connections: our own datagrams, or kernel TCP."""
+"""Carriers of the data of an endpoint's connections: our own datagrams, or kernel TCP."""
 
 import math
 import socket
@@ -35,7 +35,7 @@ from testbed.transport.net.tcp import (
     set_congestion_control,
 )
 from testbed.transport.net.tls import authentication
-from testbed.transport.net.udp import MAX_DRAINS, UdpData, UdpSocket
+from testbed.transport.net.udp import UdpData, UdpSocket
 from testbed.transport.order import NONE, sending_order
 from testbed.transport.repair import REPAIRS
 from testbed.transport.sending_path import SendingPath
@@ -46,9 +46,8 @@ _COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
 
 
 class Carrier(ABC):
-    """Makes connections and their data channels."""
-
     kind = Connection
+    data_port = 0  # a worker's port for its HELLO
     # The server's: where each worker's connection for data is accepted, if it needs one.
     listeners: Mapping[str, socket.socket] = {}
 
@@ -71,7 +70,6 @@ class Carrier(ABC):
     def connection(
         self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
     ) -> Connection:
-        """Makes a new connection with a peer, which may have had one before."""
         path, settings = self._path(peer), self._settings
         return self.kind(
             peer=peer, settings=settings, path=path, now_s=now_s, hello=hello, welcome=welcome
@@ -79,11 +77,6 @@ class Carrier(ABC):
 
     def _path(self, peer: str) -> SendingPath | None:
         return None
-
-    @property
-    @abstractmethod
-    def data_port(self) -> int:
-        """A worker's port for its HELLO."""
 
     @abstractmethod
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
@@ -94,7 +87,6 @@ class Carrier(ABC):
         """See `Endpoint.facts`."""
 
     def counters(self) -> Counter[str]:
-        """Counts the datagrams that the sockets ignored, by reason."""
         return Counter()
 
     def close(self) -> None:  # noqa: B027 - optional to override
@@ -124,6 +116,8 @@ class UdpCarrier(Carrier):
                 )
         for peer in sockets:
             self._path(peer)
+        if not config.is_server:
+            self.data_port = sockets[SERVER].port
 
     def _path(self, peer: str) -> SendingPath:
         config = self._config
@@ -144,21 +138,17 @@ class UdpCarrier(Carrier):
             queue_bytes=config.queue_bytes,
         )
 
-    @property
-    def data_port(self) -> int:
-        return self._sockets[SERVER].port
-
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
         if not port:
             raise ProtocolError(f"{connection.peer} names no port for its data")
         config, udp = self._config, self._sockets[connection.peer]
+        if config.is_server:
+            udp.drain()  # what a worker sent before it joined again would pass for new datagrams
         if config.tag_bytes:
             try:
                 udp.seal = authentication(key, is_server=config.is_server)
             except ValueError as error:
                 raise ProtocolError(f"{connection.peer} gave {error}") from None
-        if config.is_server:
-            self._forget(udp)
         udp.set_peer(host.at(port))
         # Arrivals may coalesce until half the buffer is full, at the rate of this side.
         rate_bps, chunk_bytes = config.rate_bps, config.layout.chunk_bytes
@@ -175,14 +165,6 @@ class UdpCarrier(Carrier):
                 trailer_bytes=config.tag_bytes,
             ),
         )
-
-    def _forget(self, udp: UdpSocket) -> None:
-        """Drops what a worker sent before it joined again: it would pass for new datagrams."""
-        udp.seal, seal_ = None, udp.seal
-        for _ in range(MAX_DRAINS):
-            if udp.receive()[1]:
-                break
-        udp.seal = seal_
 
     def facts(self) -> dict[str, Any]:
         used = {
@@ -212,10 +194,6 @@ class TcpCarrier(Carrier):
         self._local = local
         self._channels: dict[str, TcpData] = {}
 
-    @property
-    def data_port(self) -> int:
-        return 0
-
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
         """Connects a worker to the server's port for its data."""
         config = self._config
@@ -233,7 +211,6 @@ class TcpCarrier(Carrier):
         return self.accepted(connection, data)
 
     def check(self, data: socket.socket) -> None:
-        """ProtocolError for a connection for data with another congestion control."""
         check_congestion_control(data, self._config.protocol.congestion_control)
 
     def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
@@ -324,13 +301,11 @@ def open_data_sockets(
 
 
 def _tcp(local: Host, port: int, congestion_control: str, is_server: bool) -> socket.socket:
-    if is_server:
-        return listen(
-            local.at(port), lambda listener: set_congestion_control(listener, congestion_control)
-        )
     connection = socket.socket(local.family, socket.SOCK_STREAM)
     try:
         set_congestion_control(connection, congestion_control)
+        if is_server:
+            listen(connection, local.at(port))
     except BaseException:
         connection.close()
         raise

@@ -113,49 +113,51 @@ class EndpointConfig:
         check_u32("session", self.session)
         check_u32("seed", self.seed)
         self._check_names()
-        for field in ("rate_bps", "queue_bytes"):
-            if not getattr(self, field) > 0:
-                raise ValueError(
-                    f"{field} is {getattr(self, field)}; valid: above 0; math.inf for no limit"
-                )
-        if not 0 < self.quantum_s <= LONGEST_QUANTUM_S:
-            raise ValueError(
-                f"quantum_s is {self.quantum_s}; valid: above 0, at most {LONGEST_QUANTUM_S:g}"
-            )
-        for field in ("peer_timeout_s", "connect_timeout_s", "late_s"):
-            if getattr(self, field) is not None and not 0 < getattr(self, field) < math.inf:
-                raise ValueError(f"{field} is {getattr(self, field)}; valid: above 0, finite")
-        if self.transfers_in_flight < 1:
-            raise ValueError(f"transfers_in_flight is {self.transfers_in_flight}; valid: 1 or more")
-        if not 1 <= self.control_port <= 65535:
-            raise ValueError(f"control_port is {self.control_port}; valid: 1 to 65535")
+        is_tcp = self.protocol.carrier == "tcp"
+        unlimited, finite = "above 0; math.inf for no limit", "above 0, finite"
         lowest = 1 if self.is_server else 0
         highest = 65535 - (len(self.peers) - 1 if self.is_server else 0)
-        if not lowest <= self.data_port <= highest:
-            raise ValueError(f"data_port is {self.data_port}; valid: {lowest} to {highest}")
+        late_s = 1.0 if self.late_s is None else self.late_s
+        for name, is_valid, words in (
+            ("rate_bps", self.rate_bps > 0, unlimited),
+            ("queue_bytes", self.queue_bytes > 0, unlimited),
+            (
+                "quantum_s",
+                0 < self.quantum_s <= LONGEST_QUANTUM_S,
+                f"above 0, at most {LONGEST_QUANTUM_S:g}",
+            ),
+            ("peer_timeout_s", 0 < self.peer_timeout_s < math.inf, finite),
+            ("connect_timeout_s", 0 < self.connect_timeout_s < math.inf, finite),
+            ("late_s", 0 < late_s < math.inf, finite),
+            ("transfers_in_flight", self.transfers_in_flight >= 1, "1 or more"),
+            ("control_port", 1 <= self.control_port <= 65535, "1 to 65535"),
+            ("data_port", lowest <= self.data_port <= highest, f"{lowest} to {highest}"),
+            ("leave_out", self.leave_out is None or not is_tcp, "None for tcp"),
+        ):
+            if not is_valid:
+                raise ValueError(f"{name} is {getattr(self, name)}; valid: {words}")
         if self.tensor_by_tensor and (empty := [name for name, n in self.layout.tensors if not n]):
             raise ValueError(
                 f"tensor_by_tensor: the tensor {empty[0]!r} has no elements; valid: 1 or more"
             )
-        if self.leave_out is not None and self.protocol.carrier == "tcp":
-            raise ValueError("leave_out: the kernel sends the datagrams of tcp; valid: None")
-        if self.credentials is not None and self.protocol.carrier == "tcp":
+        if self.credentials is not None and is_tcp:
             raise ValueError(
                 "the protocol tcp sends its payloads in clear, so credentials would protect "
                 "nothing; use another protocol, or no credentials and insecure=True"
             )
 
     def _check_names(self) -> None:
-        for peer, address in self.peers.items():
+        peers = self.peers
+        if not peers:
+            raise ValueError("peers is empty; at least one is needed")
+        for peer, address in peers.items():
             if not (isinstance(peer, str) and isinstance(address, str)):
                 raise ValueError(
                     f"peers has {shown({peer: address})}; valid: a name and an address, both texts"
                 )
-        if not self.peers:
-            raise ValueError("peers is empty; at least one is needed")
-        if not self.is_server and set(self.peers) != {SERVER}:
-            raise ValueError(f"a worker's only peer is {SERVER!r}, not {', '.join(self.peers)}")
-        if self.is_server and SERVER in self.peers:
+        if not self.is_server and set(peers) != {SERVER}:
+            raise ValueError(f"a worker's only peer is {SERVER!r}, not {', '.join(peers)}")
+        if self.is_server and SERVER in peers:
             raise ValueError(f"peers has {SERVER!r}; valid: the names of workers")
         if self.is_server != (self.name == SERVER):
             valid = f"{SERVER!r} for the server" if self.is_server else "a worker's name"
@@ -163,19 +165,18 @@ class EndpointConfig:
 
     @property
     def tag_bytes(self) -> int:
-        """What every datagram carries behind its chunk, by which it is genuine."""
         return TAG_BYTES if self.credentials is not None else 0
 
     @property
     def terms(self) -> str:
-        """What must be equal on both sides besides the layout, in words."""
+        """Says what must be equal on both sides besides the layout."""
         protocol = self.protocol
         carried = ", tensor by tensor" if self.tensor_by_tensor else ""
         if protocol.carrier == "tcp":
             part = "" if protocol.keep == 1 else f", keeping {protocol.keep:g} of the chunks"
             part += "" if protocol.coding == "plain" else f", coding {protocol.coding}"
             return f"kernel TCP with {protocol.congestion_control}{part}{carried}"
-        # By its own a receiver knows how soon the sender's wants to be answered.
+        # A receiver learns from its own how soon the sender's needs an answer.
         measured = "the path" if protocol.measures else "nothing"
         hedged = ", its control hedged" if protocol.control == "hedged" else ""
         return (
@@ -184,11 +185,9 @@ class EndpointConfig:
         )
 
     def layout_of(self, transfer: int) -> PayloadLayout:
-        """What a transfer carries."""
         return layout_of(transfer, self.layout, tensor_by_tensor=self.tensor_by_tensor)
 
     def local_data_port(self, peer: str) -> int:
-        """This side's port for the data of one peer."""
         if not self.is_server:
             return self.data_port
         return self.data_port + list(self.peers).index(peer)

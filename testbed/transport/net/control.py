@@ -49,8 +49,6 @@ _SIDES = (b"server's hedge", b"worker's hedge")
 
 
 class Stream:
-    """A connected stream."""
-
     def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,7 +88,6 @@ class Stream:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether bytes wait until the connection is writable."""
         return bool(self._unsent)
 
     def write(self, data: bytes) -> None:
@@ -120,7 +117,6 @@ class Stream:
 
     @property
     def until_s(self) -> float:
-        """When `expire` is due; math.inf for never."""
         return self._unsent_s + self._timeout_s
 
     def expire(self, now_s: float) -> None:
@@ -129,7 +125,6 @@ class Stream:
             self._stall()
 
     def flush(self) -> None:
-        """Tries again to send the rest."""
         while self._unsent:
             try:
                 sent = self._connection.send(self._unsent)
@@ -172,7 +167,6 @@ class Stream:
         return bytes(data)
 
     def finish(self) -> None:
-        """Shuts down the sending direction; call `close` afterwards."""
         with contextlib.suppress(OSError):  # the connection is gone already
             self.flush()
             self._connection.shutdown(socket.SHUT_WR)
@@ -190,12 +184,11 @@ class Stream:
 
     @property
     def acknowledged_bytes(self) -> int:
-        """How many of `taken_bytes` the peer's kernel has; OSError where the stream has ended."""
+        """Counts the `taken_bytes` that the peer has; OSError where the stream has ended."""
         return self.taken_bytes - len(self._unsent) - unacknowledged_bytes(self._connection)
 
     @property
     def ends(self) -> tuple[SocketAddress, SocketAddress]:
-        """This side's address, and the peer's."""
         return self._connection.getsockname(), self._connection.getpeername()
 
     @property
@@ -242,34 +235,23 @@ def tcp_info(connection: socket.socket) -> tuple[int, ...]:
 
 
 def unacknowledged_bytes(connection: socket.socket) -> int:
-    """How much of what was written, the stream's end included, the peer's kernel lacks."""
+    """Reads how much of what was written, and the stream's end, the peer's kernel lacks."""
     return struct.unpack("=i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
 
 
-def listen(
-    address: SocketAddress, prepare: Callable[[socket.socket], None] = lambda listener: None
-) -> socket.socket:
-    """Opens a listening socket that never blocks; OSError when the port is taken."""
-    family = socket.AF_INET if len(address) == 2 else socket.AF_INET6
-    listener = socket.socket(family, socket.SOCK_STREAM)
+def listen(listener: socket.socket, address: SocketAddress) -> None:
+    """Makes a socket listen and never block; OSError when the port is taken."""
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        prepare(listener)
         listener.bind(address)
         listener.listen(128)
         listener.setblocking(False)
-    except BaseException as error:
-        listener.close()
-        if isinstance(error, OSError):
-            raise OSError(error.errno, f"cannot listen on {in_words(address)}: {error}") from None
-        raise
-    return listener
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {in_words(address)}: {error}") from None
 
 
 @dataclass(eq=False)
 class Arrival:
-    """A connection whose HELLO has not been judged yet."""
-
     connection: socket.socket
     stream: Stream
     address: SocketAddress
@@ -328,7 +310,6 @@ class Listener:
 
     @property
     def until_s(self) -> float:
-        """When `expire` is due; math.inf for never."""
         return self.arrivals[0].newcomer.until_s if self.arrivals else math.inf
 
     def accept(self, now_s: float) -> None:
@@ -375,15 +356,12 @@ class Listener:
         arrival.stream.close()
 
     def close(self) -> None:
-        """Stops listening."""
         while self.arrivals:
             self._reject(self.arrivals[0], "unfinished")
         self._socket.close()
 
 
 class HedgeChannel:
-    """A connection's hedges, and their socket."""
-
     def __init__(
         self,
         stream: Stream,
@@ -448,7 +426,6 @@ class HedgeChannel:
         return new
 
     def due_s(self, connection: Connection) -> float:
-        """When `work` is due; math.inf for never."""
         return min(self._hedge.due_s, connection.doubt(self._doubted_s)[0])
 
     def work(self, connection: Connection, now_s: float, *, attentive: bool = True) -> None:
@@ -472,7 +449,6 @@ class HedgeChannel:
 
     @property
     def facts(self) -> dict[str, int]:
-        """Counts the hedges that were sent, and those that brought something before TCP did."""
         return {"hedges_sent": self._hedge.sent, "hedges_gained": self._hedge.gained}
 
     def close(self) -> None:

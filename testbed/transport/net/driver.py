@@ -3,10 +3,10 @@
 What it does for one peer at a time is bounded, so that no peer can starve the others.
 """
 
+import contextlib
 import math
-import os
 import select
-import threading
+import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ _CONTROL_BYTES = 1 << 11
 
 
 class Waiter:
-    """The sockets to wait for. Those whose events stay the same cost no call."""
+    """Waits for sockets; those whose events stay the same cost no call."""
 
     def __init__(self) -> None:
         self._events: dict[Any, tuple[int, int]] = {}  # of each item: descriptor, events of poll
@@ -74,47 +74,36 @@ class Waiter:
 
 
 class Alarm:
-    """A descriptor that can be read once the alarm is set: any thread wakes the driver up by it."""
+    """Ends a wait of the driver from another thread."""
 
     def __init__(self) -> None:
         self.is_set = False
-        self._descriptor = -1
-        # The descriptor's number may be another file's once it is closed.
-        self._lock = threading.Lock()
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
 
     def fileno(self) -> int:
-        if self._descriptor < 0:
-            with self._lock:
-                self._descriptor = os.eventfd(int(self.is_set), os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return self._descriptor
+        return self._receiver.fileno()
 
     def set(self) -> None:
         """Wakes up a wait, now or later; any thread may call it, also after `close`."""
-        with self._lock:
-            if not self.is_set and self._descriptor >= 0:
-                os.eventfd_write(self._descriptor, 1)
+        if not self.is_set:
             self.is_set = True
+            with contextlib.suppress(OSError):  # closed
+                self._sender.send(b"!")
 
     def clear(self) -> None:
-        with self._lock:
-            if self.is_set and self._descriptor >= 0:
-                os.eventfd_read(self._descriptor)
-            self.is_set = False
+        self.is_set = False  # before the rest, so that no `set` meanwhile is lost
+        with contextlib.suppress(BlockingIOError):
+            self._receiver.recv(64)
 
     def close(self) -> None:
-        with self._lock:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
-
-    def abandon(self) -> None:
-        """Closes it in a forked process, whose parent may have held the lock in another thread."""
-        self._lock = threading.Lock()
-        self.close()
+        self._receiver.close()
+        self._sender.close()
 
 
 class DataChannel:
-    """What carries the data between this side and one peer; this one carries nothing."""
+    """Carries the data between this side and one peer; this one carries nothing."""
 
     # Plans that are carried out during a wait: see `fast_path`.
     sending: PlannedSend | None = None
@@ -136,12 +125,10 @@ class DataChannel:
         """Sends what the connection offers, up to a limit."""
 
     def due_s(self, connection_due_s: float) -> float:
-        """When `write` is due, given when the connection has to be called."""
         return connection_due_s
 
     @property
     def reading(self) -> bool:
-        """Whether to wait for arrivals now."""
         return True
 
     def begin_plans(self, connection: Connection, now_s: float) -> bool:
@@ -150,7 +137,7 @@ class DataChannel:
 
     @property
     def worked(self) -> bool:
-        """Whether a plan has done anything, or leaves a decision: then it must be ended."""
+        """Says whether a plan has done anything, or leaves a decision: then it must be ended."""
         sending, receiving = self.sending, self.receiving
         return (sending is not None and sending.worked) or (
             receiving is not None and receiving.worked
@@ -160,7 +147,6 @@ class DataChannel:
         """Reports what the plans did during a wait that is over."""
 
     def wake_up(self) -> None:
-        """Lets arrivals coalesce no longer."""
         self.unread_until_s = -math.inf
 
 
@@ -168,8 +154,6 @@ NO_DATA = DataChannel()
 
 
 class Link:
-    """One peer's connection with its channels: control stream, data, and hedges of the stream."""
-
     planned = False  # whether `data` has plans, which are carried out while the driver waits
     hedges: HedgeChannel | None = None
 
@@ -181,7 +165,7 @@ class Link:
         observer: Observer | None = None,
         whole_by_s: float = math.inf,
     ) -> None:
-        """Where it has no data by `whole_by_s` the connection ends."""
+        """The connection ends if it has no data channel by `whole_by_s`."""
         self.connection = connection
         self.stream = stream
         self.data = data
@@ -193,16 +177,14 @@ class Link:
 
     @property
     def has_data(self) -> bool:
-        """Whether the peer has joined on both channels."""
         return self.data is not NO_DATA
 
     @property
     def present(self) -> bool:
-        """Whether transfers can be posted."""
+        """Says whether transfers can be posted."""
         return self.has_data and self.connection.state is ConnectionState.OPEN
 
     def receive(self, ready: Collection[Any], now_s: float, *, attentive: bool) -> None:
-        """Hands over what has arrived on the channels that are ready."""
         data, connection = self.data, self.connection
         if self.stream in ready:
             waited = not attentive or not self.stream.drained  # the rest of the last call
@@ -281,8 +263,6 @@ class Link:
 
 
 class Driver:
-    """Runs the links of one endpoint."""
-
     def __init__(self, on_event: Callable[[str, Event], None]) -> None:
         """`on_event` is called with the peer's name for each event of its connection."""
         self.links: dict[str, Link] = {}  # the peers that have not ended, by name
@@ -334,7 +314,7 @@ class Driver:
             over = time.monotonic() >= until_s
 
     def notify(self, name: str) -> None:
-        """Lets a link work at once: the application has given it something to do."""
+        """Lets a link work at once, since the application has given it something to do."""
         self._due_s[name] = -math.inf
 
     def end(self, name: str) -> None:
@@ -380,7 +360,6 @@ class Driver:
                 self._register(name, link)
 
     def _register(self, name: str, link: Link) -> None:
-        """Waits for a link's sockets, as it needs now."""
         self._waiter.register(link.stream, reading=True, writing=link.stream.has_unsent)
         self._owners[link.stream] = name
         if link.hedges is not None:
@@ -427,7 +406,6 @@ class Driver:
         self._serve_listeners(readable, writable, now_s)
 
     def _end_plans(self) -> None:
-        """Reports what the links' plans did during the wait."""
         for name, data in [entry for entry in self._planned.items() if entry[1].worked]:
             del self._planned[name]
             link = self.links.get(name)
@@ -482,7 +460,7 @@ class Driver:
 
     def abandon(self) -> None:
         """Closes a forked process's copies of links and listeners, and sends nothing."""
-        self.alarm.abandon()
+        self.alarm.close()
         for listener in self.listeners:
             listener.close()
         for stream in self._ended:

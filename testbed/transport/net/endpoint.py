@@ -51,12 +51,12 @@ class Handle:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended with every peer, in one way or the other."""
+        """True once it has ended with every peer, in one way or the other."""
         return not self._awaited
 
     @property
     def peers(self) -> set[str]:
-        """Those that take part."""
+        """The peers that take part."""
         return self._awaited | self.reports.keys() | self.failed.keys()
 
     def wait(self) -> dict[str, TransferReport]:
@@ -264,7 +264,7 @@ class Endpoint:
         return frozenset(self._present())
 
     def begun(self, transfer: int) -> bool:
-        """Whether any peer has begun to send a transfer that was not posted here."""
+        """Says whether any peer has begun to send a transfer that was not posted here."""
         return any(link.connection.incoming.begun(transfer) for link in self._present().values())
 
     def wake(self) -> None:
@@ -331,14 +331,14 @@ class Endpoint:
         return body
 
     def counters(self) -> dict[str, int]:
-        """How many connections and datagrams were ignored since `open`, by reason."""
+        """Counts the connections and datagrams that were ignored since `open`, by reason."""
         total = self._counters + self._membership.counters()
         for link in self._driver.links.values():
             total += link.connection.counters
         return dict(total)
 
     def facts(self) -> dict[str, Any]:
-        """What the kernel granted: buffer sizes, offloads, the congestion control in use.
+        """Says what the kernel granted: buffer sizes, offloads, the congestion control in use.
 
         With hedged control also how many hedges were sent and brought something so far.
         """

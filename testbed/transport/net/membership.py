@@ -136,10 +136,12 @@ class Membership:
         self._tls()  # finds files that cannot be used before any worker comes
         addresses = {peer: str(host) for peer, host in self._hosts.items()}
         self._admission = Admission(addresses=addresses, layout=config.layout, terms=config.terms)
-        listener = listen(local.at(config.control_port), limit_segments)
+        control = socket.socket(local.family, socket.SOCK_STREAM)
         listening = partial(Listener, session=config.session, rejections=self._rejections)
         listeners = self._driver.listeners
-        listeners.append(listening(listener, judge=self._judge, tls=self._tls))
+        listeners.append(listening(control, judge=self._judge, tls=self._tls))
+        limit_segments(control)
+        listen(control, local.at(config.control_port))
         for peer, listener in self._carrier.listeners.items():
             listeners.append(listening(listener, judge=partial(self._judge_data, peer)))
         everyone = set(config.peers)
@@ -207,7 +209,6 @@ class Membership:
             self._refused = ProtocolError(f"{name} cannot join: {error}")
 
     def _judge_data(self, peer: str, hello: Hello, arrival: Arrival) -> None:
-        """Takes a worker's connection for data."""
         assert isinstance(self._carrier, TcpCarrier)
         addresses = {peer: str(self._hosts[peer])}
         self._admit(hello, arrival, Admission(addresses=addresses, terms=self._config.terms))
@@ -225,7 +226,6 @@ class Membership:
 
     @property
     def _joined(self) -> set[str]:
-        """The peers that have joined on both channels."""
         return {name for name, link in self._driver.links.items() if link.has_data}
 
     def _complete(self, name: str) -> None:
@@ -304,7 +304,6 @@ class Membership:
         return Counter() if self._carrier is None else self._carrier.counters()
 
     def close(self) -> None:
-        """Closes the data sockets."""
         if self._carrier is not None:
             self._carrier.close()
         if self._sockets is not None:

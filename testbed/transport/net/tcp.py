@@ -43,7 +43,7 @@ _VALUES_BYTES = 2 * ELEMENT_BYTES
 
 @dataclass(frozen=True)
 class TwoValues:
-    """All chunks, each as its first element (f32), the other value (f32), and a bit per element."""
+    """Sends all chunks: the first element (f32), the other value (f32), a bit per element."""
 
     def count(self, layout: PayloadLayout) -> int:
         return layout.chunk_count
@@ -86,18 +86,16 @@ class TwoValues:
 
 
 def _coded_bytes(layout: PayloadLayout) -> int:
-    """Of one chunk."""
     return _VALUES_BYTES + -(-layout.elements_per_chunk // 8)
 
 
 def _elements_of_last(layout: PayloadLayout) -> int:
-    """The last chunk's; zeros follow."""
     return int(layout.chunk_lengths[-1]) // ELEMENT_BYTES
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The part `keep` of the chunks, one at least: a bitmap of them, then those, ascending."""
+    """Sends the part `keep` of the chunks, at least one: a bitmap, then those, ascending."""
 
     keep: float
 
@@ -110,7 +108,7 @@ class Selection:
     def pack(
         self, layout: PayloadLayout, payload: NDArray[np.uint8]
     ) -> tuple[NDArray[np.bool_], memoryview]:
-        """Those with the most energy, the first of equals."""
+        """Packs the chunks with the most energy, the first of equals."""
         rows = layout.rows(payload)
         energy = chunk_energy.energies(rows)
         energy[~np.isfinite(energy)] = np.inf
@@ -142,7 +140,7 @@ Compression = Selection | TwoValues
 
 
 def compression_of(protocol: ProtocolConfig) -> Compression | None:
-    """A protocol's; None where payloads travel as they are."""
+    """Makes a protocol's compression; None where payloads travel as they are."""
     if protocol.coding == "two-values":
         return TwoValues()
     return None if protocol.keep == 1 else Selection(protocol.keep)
@@ -154,7 +152,7 @@ SEGMENT_OVERHEAD_BYTES = 14 + 20 + 32
 
 
 class TcpCounts(NamedTuple):
-    """Totals of one connection since its beginning; bytes are those of the stream."""
+    """Totals of one connection; bytes are those of the stream."""
 
     segments_sent: int
     data_segments_received: int
@@ -167,23 +165,21 @@ class TcpCounts(NamedTuple):
 
     @property
     def wire_bytes_sent(self) -> int:
-        """Wire bytes of data segments, with headers and retransmissions."""
         return self.bytes_sent + self.data_segments_sent * SEGMENT_OVERHEAD_BYTES
 
     @property
     def wire_bytes_acknowledging(self) -> int:
-        """Wire bytes of segments sent without data."""
         return (self.segments_sent - self.data_segments_sent) * SEGMENT_OVERHEAD_BYTES
 
 
 def tcp_counts(connection: socket.socket) -> TcpCounts:
-    """The kernel's counters; OSError when it is older than 4.19."""
+    """Reads the kernel's counters; OSError when it is older than 4.19."""
     segments_sent, _, *counts = tcp_info(connection)
     return TcpCounts(segments_sent, *counts)
 
 
 def available_congestion_controls() -> list[str]:
-    """The algorithms that the kernel offers; empty when it does not say."""
+    """Lists the algorithms that the kernel offers; empty when it does not say."""
     try:
         return _AVAILABLE.read_text().split()
     except OSError:
@@ -230,7 +226,7 @@ _READS_PER_TURN = 64
 
 
 class _Transfer:
-    """What both sides of a transfer have in common; the place of `Sender` and `Receiver`."""
+    """Stands for `Sender` and `Receiver`: what both sides of a transfer share."""
 
     attentive = True  # no round trip is measured here
 
@@ -254,7 +250,6 @@ class _Transfer:
 
     @property
     def count(self) -> int:
-        """How many chunks are sent."""
         compression = self.compression
         return self.layout.chunk_count if compression is None else compression.count(self.layout)
 
@@ -265,7 +260,6 @@ class _Transfer:
         return None
 
     def made_report(self, peer: str, **measured: Any) -> TransferReport:
-        """TCP delivers every chunk that was sent, once."""
         return TransferReport(
             transfer=self.transfer,
             peer=peer,
@@ -359,7 +353,6 @@ class _Receiving(_Transfer):
 
     @property
     def asked(self) -> bool:
-        """Whether the peer has begun."""
         return self._begun
 
     def read(self, now_s: float) -> int:
@@ -408,7 +401,7 @@ class _TcpOutgoing(Outgoing):
 
     def on_deadline(self, now_s: float) -> None:
         if self.senders:
-            self.data.look(now_s)
+            self.data.note_progress(now_s)
 
     @property
     def held_s(self) -> float | None:
@@ -432,7 +425,7 @@ class _TcpOutgoing(Outgoing):
     def _packed(
         self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]
     ) -> _Packed:
-        """What goes of a payload, which is made once for all peers that get it."""
+        """Packs a payload, once for all peers that get it."""
         layout, compression = self._settings.layout_of(transfer), self.data.compression
         rows = layout.rows(payload)
         if (place := rows.ctypes.data) not in arrangers:
@@ -457,7 +450,7 @@ class _TcpIncoming(Incoming):
         return _Receiving(into, transfer, self._settings, self.data, now_s)
 
     def keep_waiting(self, now_s: float) -> None:
-        """The peer has sent what nobody receives yet; it stays in the socket."""
+        """Leaves in the socket what the peer has sent before anybody receives it."""
         self._early_messages.since_s = now_s
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
@@ -476,8 +469,6 @@ class _TcpIncoming(Incoming):
 
 
 class TcpConnection(Connection):
-    """A connection whose data travel on TCP; it has the usual control messages."""
-
     def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
         common = (self._events, self.counters)
         return (
@@ -487,8 +478,6 @@ class TcpConnection(Connection):
 
 
 class TcpData(DataChannel):
-    """A connection's data connection, with the kernel's counters after the latest transfer."""
-
     def __init__(
         self, connection: Connection, data: socket.socket, compression: Compression | None
     ) -> None:
@@ -506,14 +495,13 @@ class TcpData(DataChannel):
         self._before = {"sender": sent, "receiver": sent._replace(data_segments_received=1)}
         self._unacknowledged = 0
 
-    def look(self, now_s: float) -> None:
-        """Notes whether data have moved since the last call."""
+    def note_progress(self, now_s: float) -> None:
         before, self._unacknowledged = self._unacknowledged, unacknowledged_bytes(self.socket)
         if self._unacknowledged != before:
             self.moved_s = now_s
 
     def added(self, role: str) -> TcpCounts:
-        """What this side has added to the kernel's counters in a role since the last call."""
+        """Returns what this side added to the kernel's counters in a role since the last call."""
         now, before = tcp_counts(self.socket), self._before[role]
         self._before[role] = now
         return now.since(before)

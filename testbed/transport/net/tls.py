@@ -94,8 +94,6 @@ class Credentials:
 
 
 class Tls:
-    """One stream's TLS."""
-
     def __init__(self, context: ssl.SSLContext, pinned: Set[bytes], *, is_server: bool) -> None:
         self.identity: str | None = None
         self._pinned = pinned
@@ -107,7 +105,6 @@ class Tls:
             self._shake_hands()
 
     def outgoing(self) -> bytes:
-        """Takes the bytes that are to be sent now."""
         return self._outgoing.read()
 
     def write(self, plaintext: bytes) -> bytes:
@@ -136,7 +133,7 @@ class Tls:
         return bytes(plaintext)
 
     def _shake_hands(self) -> bool:
-        """Goes on with the handshake; returns whether it is done."""
+        """Continues the handshake; returns whether it is done."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -173,7 +170,7 @@ _SIDES = (b"server", b"worker")
 
 
 class Keyed:
-    """BLAKE2b with a key: this side's tags, and the other's."""
+    """Makes tags with a key: this side's, and the other's."""
 
     def __init__(self, key: bytes, sides: tuple[bytes, bytes], *, is_server: bool) -> None:
         """`sides` tells the server's from the worker's."""
@@ -181,7 +178,7 @@ class Keyed:
         self._ours, self._theirs = states if is_server else reversed(states)
 
     def tag(self, datagram: bytes | memoryview, *, sent: bool) -> bytes:
-        """The tag of a datagram that this side `sent`, or else the other."""
+        """Returns the tag of a datagram that this side `sent`, or else the other."""
         state = (self._ours if sent else self._theirs).copy()
         state.update(datagram)
         return state.digest()
@@ -196,7 +193,7 @@ class Authentication:
         self._keyed = Keyed(key, _SIDES, is_server=is_server)
 
     def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Datagrams with their tags, valid until the next call."""
+        """Appends the tags; the result is valid until the next call."""
         return np.hstack([frames, self._tags(frames, sent=True)])
 
     def open(self, rows: NDArray[np.uint8], counters: Counter[str]) -> NDArray[np.uint8]:
@@ -220,8 +217,6 @@ class Authentication:
 
 
 class _Sealing(ctypes.Structure):
-    """struct sealing."""
-
     _fields_ = structure(
         (ctypes.c_uint64 * 8, "ours theirs"),
         (ctypes.c_void_p, "rows"),

@@ -84,8 +84,6 @@ _warned: set[str] = set()  # the sysctls that this process has named
 
 
 class _Receiving(ctypes.Structure):
-    """struct receiving."""
-
     _fields_ = structure(
         (ctypes.c_void_p, "rows"),
         (ctypes.c_uint8 * PACKED_BYTES, "peer"),
@@ -95,8 +93,6 @@ class _Receiving(ctypes.Structure):
 
 
 class _Sending(ctypes.Structure):
-    """struct sending."""
-
     _fields_ = structure(
         (ctypes.c_uint8 * PACKED_BYTES, "peer"),
         (ctypes.c_uint32, "peer_bytes per_message datagram_bytes"),
@@ -194,7 +190,7 @@ class BatchReceiver:
 
 
 class UdpSocket:
-    """Datagrams of one size between a local port and one peer's port."""
+    """Sends and receives datagrams of one size between a local port and one peer's port."""
 
     def __init__(
         self,
@@ -258,11 +254,10 @@ class UdpSocket:
         return int(self._socket.getsockname()[1])
 
     def facts(self) -> dict[str, int | bool]:
-        """What the kernel granted. Buffer sizes include its own bookkeeping, which is half."""
+        """Says what the kernel granted. Half of a buffer's size is for its own bookkeeping."""
         return {**self._buffers, "segmentation": self.segmentation, "coalescing": self.coalescing}
 
     def set_peer(self, address: SocketAddress) -> None:
-        """Sets the only address to send to and to receive from."""
         self._receiver.struct.peer[:] = packed(address)
         self._sender.set_peer(address)
         self.segmentation = self._segmentation  # a refusal may have been for the size
@@ -299,7 +294,7 @@ class UdpSocket:
         return sent
 
     def _is_loss(self, error: OSError) -> bool:
-        """Whether the datagrams count as sent in spite of an error."""
+        """Says whether the datagrams count as sent in spite of an error."""
         if error.errno in _FULL:
             self.blocked = True
             return False
@@ -329,9 +324,15 @@ class UdpSocket:
             rows = self.seal.open(rows, self._counters)
         return rows, drained
 
+    def drain(self) -> None:
+        """Drops what waits in the socket, and the seal."""
+        self.seal = None
+        for _ in range(MAX_DRAINS):
+            if self.receive()[1]:
+                break
+
     @property
     def can_plan(self) -> bool:
-        """Whether plans can be carried out: C must have the seal."""
         in_c = self.seal is None or isinstance(self.seal, CompiledAuthentication)
         return in_c and LIBRARY is not None
 
@@ -342,7 +343,7 @@ class UdpSocket:
         return PlannedReceive(self.fileno(), self._receiver.address, seal=self._compiled_seal())
 
     def _compiled_seal(self) -> CompiledAuthentication | None:
-        """By which C seals and opens, with room for a paced batch; None for no seal."""
+        """Returns the seal for C, with room for a paced batch; None for no seal."""
         if not isinstance(self.seal, CompiledAuthentication):
             return None
         self.seal.reserve(MAX_BATCH, self.datagram_bytes - TAG_BYTES)
@@ -354,7 +355,6 @@ class UdpSocket:
 
     @property
     def counters(self) -> Counter[str]:
-        """Ignored datagrams and errors, by reason."""
         dropped = self._receiver.struct
         return self._counters + Counter(
             {"unknown-address": dropped.foreign, "wrong-size": dropped.wrong_size}
@@ -368,7 +368,7 @@ class UdpSocket:
 
     @property
     def buffer_bytes(self) -> int:
-        """How much data the receive buffer holds, whatever the sizes of its datagrams."""
+        """The data that the receive buffer holds, whatever the sizes of its datagrams."""
         return self._buffers["receive_buffer_bytes"] // 2
 
     def close(self) -> None:
@@ -376,8 +376,6 @@ class UdpSocket:
 
 
 class UdpData(DataChannel):
-    """A connection's datagrams."""
-
     def __init__(
         self,
         udp: UdpSocket,
@@ -416,7 +414,6 @@ class UdpData(DataChannel):
             self._coalesce(connection, now_s)
 
     def _coalesce(self, connection: Connection, now_s: float) -> None:
-        """Lets the next arrivals wait for others, if they may."""
         if coalesce_s := connection.coalesce_s(self._coalesce_s, measured=self._measured):
             self.unread_until_s = now_s + coalesce_s
 
