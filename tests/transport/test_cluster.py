@@ -14,10 +14,9 @@ from testbed.simulate.way import Way
 from testbed.transport import SendingPath
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.connection import ConnectionState
-from testbed.transport.errors import ProtocolError
 from testbed.transport.events import PeerGone, Started, TransferDone
-from testbed.transport.joining import HELLO_WITHIN_S, Admission, Newcomer, UnknownSenderError
-from testbed.transport.messages import ControlMessage, Hello, MessageType
+from testbed.transport.joining import HELLO_WITHIN_S, Newcomer
+from testbed.transport.messages import Hello
 from testbed.transport.order import ORDERS
 from testbed.transport.repair import REPAIRS
 from testbed.transport.settings import ConnectionSettings
@@ -32,20 +31,6 @@ HELLO = Hello(session=SESSION, name="worker-1", terms="x", layout=LAYOUT.encode(
 ENCODED = HELLO.message().encode()
 
 
-def changed(**fields):
-    return Hello(**{"session": SESSION, "name": "worker-1", "terms": "x", **fields})
-
-
-def turned_away(*pieces):
-    """Why, and the name that is known by then; all but the last piece are taken."""
-    newcomer = Newcomer(SESSION, 0.0)
-    for piece in pieces[:-1]:
-        assert newcomer.feed(piece) is None
-    with pytest.raises(UnknownSenderError) as caught:
-        newcomer.feed(pieces[-1])
-    return str(caught.value), caught.value.name
-
-
 @pytest.mark.parametrize("split", [0, 1, 12, 15, 16, len(ENCODED) - 1])
 def test_a_hello_is_read_once_it_is_complete(split):
     newcomer = Newcomer(SESSION, 3.0)
@@ -53,58 +38,6 @@ def test_a_hello_is_read_once_it_is_complete(split):
     if split:
         assert newcomer.feed(ENCODED[:split]) is None
     assert newcomer.feed(ENCODED[split:]) == HELLO
-
-
-def test_a_hello_of_another_session_is_turned_away_as_soon_as_that_shows():
-    other = changed(session=SESSION + 1).message().encode()
-    assert turned_away(other) == ("wrong-session", "worker-1")
-    assert turned_away(other[:15], other[15:16]) == ("wrong-session", None)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "why"),
-    [
-        ([b""], "silent"),
-        ([ENCODED[:-1], b""], "silent"),
-        ([b"GET / HTTP/1.1\r\n\r\n"], "garbage"),
-        ([ControlMessage(MessageType.PING).encode()], "garbage"),
-        ([ENCODED + b"x"], "garbage"),  # a peer waits for the WELCOME before it says more
-        ([2 * ENCODED], "garbage"),
-    ],
-)
-def test_what_is_no_hello_is_turned_away(pieces, why):
-    assert turned_away(*pieces) == (why, None)
-
-
-def admission(**settings):
-    return Admission(addresses={"worker-1": "10.0.0.1", "worker-2": "10.0.0.2"}, **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "address", "identity", "why"),
-    [
-        ("worker-3", "10.0.0.1", None, "unknown-name"),
-        ("worker-1", "10.0.0.2", None, "unknown-address"),
-        ("worker-1", "10.0.0.1", "worker-2", "another-name"),
-    ],
-)
-def test_who_is_not_expected_is_turned_away_by_name(name, address, identity, why):
-    with pytest.raises(UnknownSenderError) as caught:
-        admission(terms="x").judge(changed(name=name), address, identity)
-    assert (str(caught.value), caught.value.name) == (why, name)
-
-
-@pytest.mark.parametrize("identity", [None, "worker-1"])
-@pytest.mark.parametrize("layout", [None, LAYOUT])
-def test_who_is_expected_may_join(layout, identity):
-    admission(terms="x", layout=layout).judge(HELLO, "10.0.0.1", identity)
-
-
-def test_one_of_ours_that_cannot_take_part_is_told_why():
-    with pytest.raises(ProtocolError, match="the transports differ: the server has y, worker-1 x"):
-        admission(terms="y").judge(HELLO, "10.0.0.1")
-    with pytest.raises(ProtocolError, match="the payload layouts differ: "):
-        admission(terms="x", layout=layout_of(4)).judge(HELLO, "10.0.0.1")
 
 
 def started(party):
@@ -318,14 +251,6 @@ def run_schedule(schedule):
 @settings(max_examples=150, deadline=None)
 @given(st.fixed_dictionaries(CHOICES))
 def test_no_schedule_hangs_or_delivers_a_wrong_byte_or_stops_above_its_tolerance(schedule):
-    run_schedule(schedule)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@settings(max_examples=3000, deadline=None)
-@given(st.fixed_dictionaries(CHOICES))
-def test_nor_do_many(schedule):
     run_schedule(schedule)
 
 

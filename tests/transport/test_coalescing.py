@@ -114,10 +114,6 @@ def test_who_speaks_while_data_arrive_looks_at_each_if_the_control_measures_the_
 class FakeSocket(UdpSocket):
     """Gives the batches it was given, in turn."""
 
-    @property
-    def others(self):
-        return []
-
     def __init__(self, frames):
         self.frames, self.backlog, self.taken_bytes = list(frames), 0, 0
 
@@ -207,9 +203,6 @@ class ShortBuffer(FakeSocket):
 
     datagram_bytes = HEADER_BYTES + 1456
     buffer_bytes_held = 212_992
-
-    def restore(self):
-        """Its peer has not joined before."""
 
     @property
     def buffer_bytes(self):

@@ -224,11 +224,6 @@ def test_sides_that_differ_do_not_join_and_hear_why(server, worker, named):
         opened.result(timeout=30)
 
 
-def test_two_congestion_controls_that_measure_the_path_may_join():
-    place = site()
-    assert place.server(protocol=of("cubic")).terms == place.worker(protocol=of("bbr")).terms
-
-
 def test_a_hello_that_is_refused_does_not_end_the_connection_of_the_same_name():
     place = site(survive_peers=True)
     with joined(place) as (worker, server):

@@ -50,14 +50,6 @@ def test_an_unknown_congestion_control_is_refused_with_those_available():
         assert name in str(caught.value)
 
 
-def test_a_socket_on_which_another_algorithm_is_in_force_is_noticed(monkeypatch):
-    monkeypatch.setattr(
-        "testbed.transport.net.tcp.get_congestion_control", lambda connection: "other"
-    )
-    with socket.socket() as trial, pytest.raises(ValueError, match="'other' although 'cubic'"):
-        set_congestion_control(trial, "cubic")
-
-
 def test_what_a_process_may_not_choose_is_left_to_the_route_and_looked_at_later():
     class OfNoPowers(socket.socket):
         def setsockopt(self, *option):
@@ -70,30 +62,6 @@ def test_what_a_process_may_not_choose_is_left_to_the_route_and_looked_at_later(
         check_congestion_control(trial, default)
         with pytest.raises(ProtocolError, match=f"'{default}' instead of '{other}'"):
             check_congestion_control(trial, other)
-
-
-def test_bytes_come_from_the_kernels_counters():
-    place = site(preset("tcp"), layout=PayloadLayout([("w", 1_000_000)]))
-    payload = random_payload(place.layout)
-
-    def server(endpoint):
-        buffer = place.layout.new_buffer()
-        reports = [
-            endpoint.receive(number, 0, {"worker-1": buffer})["worker-1"] for number in (0, 2)
-        ]
-        return buffer, reports
-
-    def worker(endpoint, index):
-        return [endpoint.send(number, {"server": payload})["server"] for number in (0, 2)]
-
-    (buffer, got), [sent] = run_all(place, server, worker)
-    assert np.array_equal(buffer, payload)
-    for report in sent:
-        overhead = report.bytes_sent - report.retransmitted_bytes - (16 + 4_000_000)
-        assert 66 * (4_000_016 // 65535) <= overhead < 0.1 * 4_000_000
-        assert report.chunks_received == report.chunk_count
-    for report in got:
-        assert 4_000_016 < report.bytes_received < 1.1 * 4_000_016
 
 
 def test_counts_have_the_meaning_of_the_kernels_structure():
