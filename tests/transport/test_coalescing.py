@@ -203,6 +203,7 @@ class ShortBuffer(FakeSocket):
 
     datagram_bytes = HEADER_BYTES + 1456
     buffer_bytes_held = 212_992
+    port = 1
 
     @property
     def buffer_bytes(self):
