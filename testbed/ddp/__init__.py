@@ -8,8 +8,8 @@ divides them among the ranks that average, `owner` and `endpoint_thread` are the
 """
 
 from testbed.ddp.bounded_loss import BoundedLoss
-from testbed.ddp.rendezvous import Return
 from testbed.ddp.report import BucketReport, StepReport
+from testbed.ddp.settings import Return
 from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost
 

@@ -10,10 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from testbed.ddp.endpoint_thread import SERVER, EndpointThread, WorkerThread, name_of
+from testbed.ddp.meeting import Identity, Rendezvous, on_one_machine, own_address
 from testbed.ddp.owner import OwnerThread
-from testbed.ddp.places import Identity, on_one_machine, own_address
-from testbed.ddp.rendezvous import Rendezvous
-from testbed.ddp.settings import Collective, Settings, difference
+from testbed.ddp.settings import Collective, Settings, require_equal
 from testbed.shared.input_error import InputError
 from testbed.transport import EndpointConfig, PayloadLayout, PeerLost
 from testbed.transport.layout import ELEMENT_BYTES
@@ -257,8 +256,7 @@ def _await(
 def opening_of_others(settings: Settings, rendezvous: Rendezvous) -> Opening:
     """Returns what rank 0 has kept for a rank that returns; InputError where it does not fit."""
     facts = _await(rendezvous, _OPENING, "it keeps no place for ranks that return")
-    if (differs := difference([facts["terms"], settings.terms()])) is not None:
-        raise InputError(differs.replace("rank 1", "the rank that returns"))
+    require_equal([facts["terms"], settings.terms()], stage="rank 1 is the one that returns: ")
     if facts["keys"]:
         raise InputError(
             "returns: the others know no key of a rank that returns; valid: ranks of one machine, "

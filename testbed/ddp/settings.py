@@ -10,14 +10,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal, Protocol, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from testbed.ddp.owner import WINDOW
-from testbed.ddp.rendezvous import Return
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.shared.version import version
@@ -39,12 +38,6 @@ _PHASE = "gradient-norm"
 _MEASURED = "bbr"
 _JSON_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _EQUAL = {"equal": True}  # marks options that must be equal on all ranks
-
-
-class Scaler(Protocol):
-    """The part of `torch.amp.GradScaler` that the hook uses."""
-
-    def get_scale(self) -> float: ...
 
 
 Hook = Callable[[dist.GradBucket], "torch.futures.Future[torch.Tensor]"]
@@ -72,23 +65,33 @@ HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
 }
 
 
+@dataclass(frozen=True)
+class Return:
+    """A rank that was lost and comes back, in a process group of its own.
+
+    Attributes:
+        rank: its number in the others' group.
+        store: the others', as `TCPStore(MASTER_ADDR, MASTER_PORT, is_master=False)`.
+    """
+
+    rank: int
+    store: dist.Store
+
+
 @dataclass(kw_only=True, eq=False)
 class Settings:
     """The options of `BoundedLoss`; the environment variable BOUNDED_LOSS replaces them.
 
     Args:
-        protocol: a preset's name, or what `testbed.transport.preset` returns. Its tolerance of
-            the gather counts; means are never lost.
+        protocol: a preset's name or its `ProtocolConfig`, whose tolerance of the gather counts.
         group: the process group of the replicas; None: the default one.
         collective: `sharded`: each rank averages a part of each bucket; `server`: rank 0 all.
         mode: `bounded`; `reliable`: no loss; `local`: nothing is sent, to measure the exchange.
-        filling: what stands for lost gradients: `error-feedback` (they are added to the next
-            step's), `zero`, `rescale`.
+        filling: of lost gradients: `error-feedback` (the next step's get them), `zero`, `rescale`.
         rate_bps: of a rank's link, bits per second; math.inf: unpaced. None: a preset of a
             fixed rate gets `bbr`, or is unpaced where all ranks are on this machine.
         queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
-        interface: this rank's network interface. None: GLOO_SOCKET_IFNAME, or else the one that
-            leads to MASTER_ADDR.
+        interface: this rank's. None: GLOO_SOCKET_IFNAME, or the one that leads to MASTER_ADDR.
         port: the first one: of a machine's ranks for control messages, one each, then of all of
             them for data. None: free ones.
         timeout_s: within it all ranks raise when one fails; one that answers may be late by
@@ -132,7 +135,7 @@ class Settings:
     min_ranks: int | None = field(default=None, metadata=_EQUAL)
     phase: str | Detector | None = None
     returns: Return | None = None
-    scaler: Scaler | None = None
+    scaler: torch.amp.GradScaler | None = None
 
     def __post_init__(self) -> None:
         self.make_torch_hook: Callable[[dist.ProcessGroup], Hook] | None = None  # replaces ours
@@ -220,7 +223,7 @@ class Settings:
             yield f"phase is {shown(self.phase)}; valid: {valid}"
         if self.returns is not None and (self.min_ranks is None or self.make_torch_hook):
             yield "returns: valid with min_ranks, as the others have it"
-        if self.scaler is not None and not callable(getattr(self.scaler, "get_scale", None)):
+        if not (self.scaler is None or isinstance(self.scaler, torch.amp.GradScaler)):
             yield f"scaler is {shown(self.scaler)}; valid: a GradScaler, or None"
 
     @property
@@ -293,18 +296,17 @@ def protocol_of(
     return config, False
 
 
-def difference(
-    facts: Sequence[Mapping[str, Any]], valid: str = "the same on all ranks"
-) -> str | None:
-    """Returns what differs between the ranks, in one line that is the same on all of them."""
+def require_equal(
+    facts: Sequence[Mapping[str, Any]], *, stage: str = "", valid: str = "the same on all ranks"
+) -> None:
+    """InputError, the same line on all ranks, where their facts differ."""
     for rank, theirs in enumerate(facts):
         for key, ours in facts[0].items():
             if theirs.get(key) != ours:
-                return (
-                    f"{key} is {shown(theirs.get(key))} on rank {rank} and {shown(ours)} on "
+                raise InputError(
+                    f"{stage}{key} is {shown(theirs.get(key))} on rank {rank} and {shown(ours)} on "
                     f"rank 0; valid: {valid}"
                 )
-    return None
 
 
 def _torch_hook(options: dict[str, Any]) -> Callable[[dist.ProcessGroup], Hook] | None:

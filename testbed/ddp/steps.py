@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from testbed.ddp.endpoint_thread import Part
 from testbed.ddp.exchange import Bucket, Exchange, Opening, Plan, opening_of_others
-from testbed.ddp.places import Places, find, find_ports
-from testbed.ddp.rendezvous import STORE, Rendezvous
+from testbed.ddp.meeting import STORE, Places, Rendezvous, find, find_ports
 from testbed.ddp.report import BucketReport, StepReport, bucket_report, open_logs
-from testbed.ddp.residuals import Residuals
-from testbed.ddp.settings import Settings, difference
-from testbed.shared.input_error import InputError
+from testbed.ddp.settings import Settings, require_equal
+from testbed.shared.input_error import InputError, shown
 from testbed.training.detector import Observation
 from testbed.training.filling import mean_into
 from testbed.transport import PeerLost
@@ -36,13 +34,112 @@ _GATHERED = 1 << 20
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
+# No larger element is kept: sums of them over ranks and steps stay finite.
+_LARGEST = 2.0**112
+_STATE_KEYS = {"residuals", "rank", "world"}
+
+
+class Residuals:
+    """Error feedback: the part of a rank's gradients that no mean contains yet; always finite.
+
+    It is kept by parameter, as if gradients were not scaled, so it outlives buckets, scales and
+    processes. A step that the optimiser skips changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._sizes: list[int] = []
+        self._values: dict[int, NDArray[np.float32]] = {}
+
+    def slots(self, sizes: Mapping[Any, int]) -> tuple[int, ...]:
+        """Numbers parameters of these sizes in the order in which they are first seen."""
+        for parameter, size in sizes.items():
+            if parameter not in self._numbers:
+                self._numbers[parameter] = len(self._sizes)
+                self._sizes.append(size)
+        return tuple(self._numbers[parameter] for parameter in sizes)
+
+    def holds(self, slots: Sequence[int]) -> bool:
+        """Returns whether there is a residual of any of these parameters."""
+        return any(slot in self._values for slot in slots)
+
+    def _divided(
+        self, bucket: NDArray[np.float32], slots: Sequence[int]
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Divides a bucket among its parameters."""
+        begin = 0
+        for slot in slots:
+            end = begin + self._sizes[slot]
+            yield slot, bucket[begin:end]
+            begin = end
+
+    def add_to(self, gradient: NDArray[np.float32], slots: Sequence[int], scale: float) -> None:
+        """Adds the residuals of a bucket's parameters to its gradient, which is scaled."""
+        for slot, part in self._divided(gradient, slots):
+            residual = self._values.get(slot)
+            if residual is None:
+                continue
+            if len(residual) != len(part):
+                raise InputError(
+                    f"the state that was loaded is of another model: parameter {slot} has "
+                    f"{len(residual)} elements there and {len(part)} here"
+                )
+            part += residual if scale == 1 else _scale(residual.copy(), scale)
+
+    def replace(self, lost: NDArray[np.float32], slots: Sequence[int], scale: float) -> None:
+        """Keeps what a bucket has lost in a step, whose mean contains what was kept before.
+
+        The memory of `lost` is kept, too.
+        """
+        for slot, part in self._divided(lost, slots):
+            before = self._values.pop(slot, None)
+            if not part.any():
+                continue
+            large = None
+            if not (part.max() <= _LARGEST and part.min() >= -_LARGEST):  # without temporaries
+                large = ~(np.abs(part) <= _LARGEST)  # or not a number
+                part[large] = 0
+            _scale(part, 1 / scale)
+            if large is not None and before is not None:
+                part[large] = before[large]
+            self._values[slot] = part
+
+    def state(self, rank: int, world: int) -> dict[str, Any]:
+        """Returns it for a checkpoint, which shares this one's memory."""
+        residuals = {slot: torch.from_numpy(value) for slot, value in self._values.items()}
+        return {"residuals": residuals, "rank": rank, "world": world}
+
+    def load(self, state: Mapping[str, Any], rank: int, world: int) -> None:
+        """Takes the result of `state`, in place of all that is kept."""
+        if not isinstance(state, Mapping) or set(state) - {"phase"} != _STATE_KEYS:
+            raise InputError(
+                f"{shown(state)} is no state of BoundedLoss; valid: what state_dict() returned"
+            )
+        if (state["rank"], state["world"]) != (rank, world):
+            raise InputError(
+                f"the state is of rank {state['rank']} of {state['world']}, and this is rank "
+                f"{rank} of {world}; valid: each rank's own"
+            )
+        self._values = {
+            int(slot): value.detach().to("cpu", torch.float32).numpy().copy().reshape(-1)
+            for slot, value in state["residuals"].items()
+        }
+
+
+def _scale(values: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
+    """Multiplies and clips the values, in their place."""
+    with np.errstate(over="ignore"):
+        values *= np.float32(min(factor, _LARGEST))
+    return np.clip(values, -_LARGEST, _LARGEST, out=values)
+
+
 @dataclass
 class _Bucket:
     """One bucket on its way; `report` is there once it has its mean."""
 
     index: int
+    plan: Bucket
     gradient: torch.Tensor
-    slots: tuple[int, ...]
     future: "torch.futures.Future[torch.Tensor]"
     began_s: float
     parts_left: int = 0
@@ -77,7 +174,6 @@ class Steps(Settings):
         self._opened = 0
         self._step = 0
         self._buckets: list[_Bucket] = []
-        self._seen: list[Bucket] = []  # the plan of this step, as far as it has come
         self._plan: Plan = ()  # of the step before
         self._known = 0  # steps since the buckets have been the same, or may be
         self._waited_s = 0.0  # in this step, with nothing left to compute
@@ -150,8 +246,8 @@ class Steps(Settings):
         devices: list[int | str | torch.device] = [gradient.device] if gradient.is_cuda else []
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices or None)
         slots = self._residuals.slots(sizes)
-        taken = _Bucket(len(self._buckets), gradient, slots, future, time.monotonic())
-        self._seen.append(Bucket(gradient.numel(), str(gradient.dtype), slots))
+        plan = Bucket(gradient.numel(), str(gradient.dtype), slots)
+        taken = _Bucket(len(self._buckets), plan, gradient, future, time.monotonic())
         self._buckets.append(taken)
         if taken.index == 0:
             self._begin_step()
@@ -210,9 +306,7 @@ class Steps(Settings):
     def _require_equal(self, stage: str, facts: dict[str, Any]) -> None:
         """InputError, the same line on all ranks, where their buckets differ."""
         valid = "the same model and DistributedDataParallel on all ranks"
-        differs = difference(self._rendezvous.share(stage, facts), valid)
-        if differs is not None:
-            raise InputError(f"{stage}: {differs}")
+        require_equal(self._rendezvous.share(stage, lambda: facts), stage=f"{stage}: ", valid=valid)
 
     def _in_host_memory(self, index: int, gradient: torch.Tensor) -> NDArray[np.float32]:
         """Returns a bucket's gradient; a GPU's stays as it is until its mean is written there."""
@@ -228,10 +322,15 @@ class Steps(Settings):
         return place.copy_(gradient.detach()).numpy()
 
     @property
+    def _seen(self) -> Plan:
+        """The buckets of this step, as far as they have come."""
+        return tuple(bucket.plan for bucket in self._buckets)
+
+    @property
     def _is_known(self) -> bool:
         """Whether this step's buckets are, up to the last one, those of the exchange."""
-        exchange = self._exchange
-        return exchange is not None and exchange.plan[: len(self._seen)] == tuple(self._seen)
+        exchange, seen = self._exchange, self._seen
+        return exchange is not None and exchange.plan[: len(seen)] == seen
 
     # Its mean is made.
 
@@ -259,7 +358,7 @@ class Steps(Settings):
 
     def _average_completely(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
         """Averages through the process group, in the order of ranks, as the exchange does."""
-        self._require_equal(f"step {self._step}, bucket {taken.index}", asdict(self._seen[-1]))
+        self._require_equal(f"step {self._step}, bucket {taken.index}", asdict(taken.plan))
         world = self._rendezvous.world
         # In blocks: the memory for all ranks' gradients does not grow with the bucket.
         for block in torch.from_numpy(values).split(_GATHERED // world or 1):
@@ -309,7 +408,7 @@ class Steps(Settings):
         self._announcer.end()
         if not self._idle:
             self._keep_residuals()
-        self._plan = tuple(self._seen)
+        self._plan = self._seen
         exchanged = self._exchange is not None and self._exchange.plan == self._plan
         by_group = self._torch_hook is not None or not self._idle
         self.last = StepReport(
@@ -329,7 +428,7 @@ class Steps(Settings):
             self._exchange.close()
             self._exchange = None
             self._known = 1
-        self._seen, self._buckets = [], []
+        self._buckets = []
         self._step += 1
 
     def _keep_residuals(self) -> None:
@@ -337,15 +436,15 @@ class Steps(Settings):
         changed = [
             bucket
             for bucket in self._buckets
-            if self._residuals.holds(bucket.slots)
+            if self._residuals.holds(bucket.plan.slots)
             or any(part.lost_chunks is not None for part in bucket.done)
         ]
         if changed and all(_is_finite(bucket.future.wait()) for bucket in self._buckets):
             for bucket in changed:
-                lost = np.zeros(bucket.gradient.numel(), dtype=np.float32)
+                lost = np.zeros(bucket.plan.elements, dtype=np.float32)
                 for part in bucket.done:
                     part.write_lost(lost)
-                self._residuals.replace(lost, bucket.slots, self.scale)
+                self._residuals.replace(lost, bucket.plan.slots, self.scale)
 
     # Ranks that come back.
 

@@ -137,7 +137,10 @@ def test_a_rank_that_does_not_fit_is_refused_in_one_line():
     assert opening_for(1, keys=True).startswith("returns: the others know no key of a rank that")
     other = asdict(OPENING) | {"addresses": 3 * ["127.0.0.2"]}
     assert opening_for(1, opening=other).startswith("returns: rank 1 was at 127.0.0.2 and is at")
-    assert opening_for(1, terms={"mode": "local"}).startswith("mode is 'bounded' on the rank that")
+    says = opening_for(1, terms={"mode": "local"})
+    assert says.startswith(
+        "rank 1 is the one that returns: mode is 'bounded' on rank 1 and 'local'"
+    )
 
 
 def test_another_model_does_not_fit():

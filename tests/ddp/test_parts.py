@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from testbed.ddp.exchange import shard
-from testbed.ddp.residuals import Residuals
+from testbed.ddp.steps import Residuals
 
 SIZES = {"first": 2, "second": 3}
 SLOTS = (0, 1)

@@ -1,0 +1,409 @@
+"""All ranks meet: through a store, with their addresses, ports and keys.
+
+The store is that of the process group, which torchrun has made. It is trusted: who can write to it
+can pose as any rank. All values in it are JSON.
+"""
+
+import errno
+import fcntl
+import ipaddress
+import json
+import os
+import random
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from testbed.ddp.endpoint_thread import SERVER, name_of
+from testbed.ddp.settings import Return, Settings, require_equal
+from testbed.shared.input_error import InputError, shown
+from testbed.transport import Credentials, PeerLost
+from testbed.transport.net import keys
+from testbed.transport.net.addresses import largest_chunk_bytes, path_mtu_bytes, resolve
+from testbed.transport.net.tls import TAG_BYTES
+
+# The peer that is lost where no rank can be named.
+STORE = "the process group's store"
+_FAILURE = "failure"
+# The pauses between two polls of the store.
+_SHORTEST_S, _LONGEST_S = 0.001, 0.1
+_MOMENT_S = 0.5
+# A store whose machine has fallen silent never answers, and no timeout of its own counts in most
+# calls. It may be that of the rank that is lost: then this rank's own reason has to do.
+_SILENT_S = 30.0
+_REPORT_S = 2.0
+T = TypeVar("T")
+# Words of the transport for a connection that the other side has ended.
+_ENDED = ("closed", "reset", "gave up")
+# The number of exchanges of each group in this process. All ranks make theirs in the same order.
+_exchanges: Counter[str] = Counter()
+_SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
+_NAME_BYTES = 16
+# Below the ports that Linux gives to connections of its own (net.ipv4.ip_local_port_range).
+_FREE = range(20_000, 32_000)
+_TRIES = 100
+# Draws of its own: scripts seed Python's alike on all ranks, and expect their numbers from it.
+_DRAWS = random.SystemRandom()
+_ETHERNET_MTU_BYTES = 1500
+# Loopback would take larger ones, but a chunk is what one loss costs.
+_MOST_CHUNK_BYTES = 32_000
+
+
+class Rendezvous:
+    """One exchange's part of the store."""
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        timeout_s: float | None,
+        returns: Return | None = None,
+    ) -> None:
+        """`timeout_s` is how long to wait for others; None: as long as the group would."""
+        if not (dist.is_available() and dist.is_initialized()):
+            raise InputError("there is no process group; call init_process_group before")
+        group = group if group is not None else dist.group.WORLD
+        assert group is not None
+        self.group = group
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise InputError("this rank is not in the process group `group`")
+        self.timeout_s = _timeout_of(group) if timeout_s is None else timeout_s
+        name = group.group_name
+        _exchanges[name] += 1
+        prefix = f"bounded-loss/{name}/{_exchanges[name]}"
+        store = dist.distributed_c10d._get_process_group_store(group)
+        self._store = dist.PrefixStore(prefix, store)
+        self._group_is_its_own = returns is not None
+        if returns is not None:
+            self.rank, store = returns.rank, returns.store
+        # A process outside the group knows no more than the store itself.
+        while isinstance(store, dist.PrefixStore):
+            store = store.underlying_store
+        self._outside = dist.PrefixStore(f"{prefix}/return", store)
+
+    def number_of(self, rank: int) -> int:
+        """Returns a rank's number in the default process group."""
+        if self._group_is_its_own:
+            return rank
+        return dist.get_global_rank(self.group, rank)
+
+    def leave(self, key: str, value: Any) -> None:
+        """Leaves a message for ranks that come back, or for the others as one of these."""
+        self._ask(partial(self._outside.set, key, json.dumps(value)))
+
+    def find(self, key: str) -> Any:
+        """Returns the message that was left there; None if there is none yet."""
+        return self._ask(partial(_value, self._outside, key))
+
+    def share(self, stage: str, facts_of_this: Callable[[], Mapping[str, Any]]) -> list[Any]:
+        """Returns all ranks' facts.
+
+        InputError on all ranks where the call raises it on one; PeerLost for one that is gone.
+        """
+        try:
+            own = {"facts": facts_of_this(), "problem": ""}
+        except InputError as error:
+            own = {"facts": {}, "problem": str(error)}
+        self._ask(partial(self._store.set, f"{stage}/{self.rank}", json.dumps(own)))
+        until_s = time.monotonic() + self.timeout_s
+        replies = []
+        for rank in range(self.world):
+            pause_s = _SHORTEST_S
+            while (reply := self._ask(partial(self._reply, f"{stage}/{rank}"))) is None:
+                if time.monotonic() >= until_s:
+                    reason = f"did not come to {stage} within {self.timeout_s:g} s"
+                    raise PeerLost(f"rank {rank}", reason)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_S)
+            replies.append(reply)
+        for rank, reply in enumerate(replies):
+            if reply["problem"]:
+                raise InputError(f"rank {rank}: {reply['problem']}")
+        return [reply["facts"] for reply in replies]
+
+    def _reply(self, key: str) -> Any:
+        """Returns a rank's reply; None if there is none yet. PeerLost once a rank has failed."""
+        reply = _value(self._store, key)
+        if reply is None and (failure := _value(self._store, _FAILURE)) is not None:
+            raise PeerLost(f"rank {failure['rank']}", str(failure["reason"]))
+        return reply
+
+    def first_failure(self, rank: int, reason: str) -> tuple[int, str]:
+        """Reports to all why the exchange has ended; returns the first report, within seconds."""
+        try:
+            return self._ask(partial(self._first, rank, reason), _REPORT_S)
+        except Exception:  # the store may have been the one that died
+            return rank, reason
+
+    def _first(self, rank: int, reason: str) -> tuple[int, str]:
+        # The one who finds a peer dead ends its connections with all others, who would otherwise
+        # take it for the dead one: whoever only sees a connection end waits for another report.
+        ended = rank != self.rank and any(word in reason for word in _ENDED)
+        until_s = time.monotonic() + (_MOMENT_S if ended else 0)
+        while not self._store.check([_FAILURE]) and time.monotonic() < until_s:
+            time.sleep(_LONGEST_S)
+        own = json.dumps({"rank": rank, "reason": reason})
+        first = json.loads(self._store.compare_set(_FAILURE, "", own))
+        return int(first["rank"]), str(first["reason"])
+
+    def _ask(self, ask: Callable[[], T], within_s: float | None = None) -> T:
+        """Asks the store in a thread that may hang for ever; PeerLost when no answer comes."""
+        within_s = within_s or min(_SILENT_S, self.timeout_s)
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(ask())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="bounded-loss-store", daemon=True).start()
+        try:
+            return answer.result(within_s)
+        except TimeoutError:
+            raise PeerLost(STORE, f"it has not answered for {within_s:g} s") from None
+        except RuntimeError as error:
+            raise PeerLost(STORE, str(error).partition("\n")[0]) from None
+
+
+def _value(store: dist.Store, key: str) -> Any:
+    """Returns what is stored; None if nothing is yet."""
+    return json.loads(store.get(key)) if store.check([key]) else None
+
+
+def _timeout_of(group: dist.ProcessGroup) -> float:
+    """Returns the timeout of init_process_group."""
+    for device in ("cpu", "cuda"):
+        try:
+            options = group._get_backend(torch.device(device)).options
+            return float(options._timeout.total_seconds())
+        except (RuntimeError, AttributeError):
+            continue
+    return dist.default_pg_timeout.total_seconds()
+
+
+class Identity:
+    """This rank's keys and the others' certificates, in a private folder."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._temporary = TemporaryDirectory(prefix="bounded-loss-")
+        self.folder = Path(self._temporary.name)
+
+    def make_keys(self) -> dict[str, str]:
+        """Returns this rank's certificates, as an owner and as a worker, as PEM texts.
+
+        InputError where the program openssl is missing.
+        """
+        names = [SERVER, name_of(self._rank)]
+        keys.make(self.folder, names)
+        return {name: (self.folder / f"{name}.crt").read_text() for name in names}
+
+    def meet(self, certificates: list[Mapping[str, str]]) -> None:
+        """Keeps all ranks' certificates."""
+        for rank, theirs in enumerate(certificates):
+            (self.folder / str(rank)).mkdir()
+            for name in (SERVER, name_of(rank)):
+                (self.folder / str(rank) / f"{name}.crt").write_text(theirs[name])
+
+    def credentials(self, owner: int, world: int) -> Credentials:
+        """Returns those for the exchange with one owner."""
+        if owner == self._rank:
+            name = SERVER
+            others = [rank for rank in range(world) if rank != owner]
+            trusted = [self.folder / str(rank) / f"{name_of(rank)}.crt" for rank in others]
+        else:
+            name = name_of(self._rank)
+            trusted = [self.folder / str(owner) / f"{SERVER}.crt"]
+        certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
+        return Credentials(certificate, key, tuple(trusted))
+
+    def close(self) -> None:
+        """Deletes the keys."""
+        self._temporary.cleanup()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where all ranks are, and how they prove who they are."""
+
+    addresses: list[str]  # by rank
+    session: int  # a number that all ranks share and nobody else knows
+    identity: Identity | None  # None where no address is beyond this machine, or `insecure`
+    chunk_bytes: int  # what a datagram carries on all paths
+
+
+def find(settings: Settings, rendezvous: Rendezvous) -> Places:
+    """Meets all ranks; InputError, the same line on all, where they differ or one cannot."""
+
+    def introduction() -> dict[str, Any]:
+        address = own_address(settings.interface)
+        return {"terms": settings.terms(), "session": secrets.randbits(32), "address": address}
+
+    ranks = rendezvous.share("the meeting of all ranks", introduction)
+    require_equal([rank["terms"] for rank in ranks])
+    addresses = [rank["address"] for rank in ranks]
+    require_reachable(addresses)
+    one_machine = on_one_machine(addresses)
+    if settings.protocol_config.carrier == "tcp" and not (one_machine or settings.insecure):
+        raise InputError(
+            "the protocol tcp sends gradients that anybody on the way could change; valid: another "
+            "protocol, or insecure=True where nobody else is on the network"
+        )
+    own = addresses[rendezvous.rank]
+    identity = None if one_machine or settings.insecure else Identity(rendezvous.rank)
+
+    def keys_and_ports() -> dict[str, Any]:
+        if settings.port is not None:
+            control_port, data_port = _fixed_ports(settings.port, addresses, rendezvous.rank)
+            with ExitStack() as held:
+                hold_ports(held, own, control_port, 1)
+                hold_ports(held, own, data_port, rendezvous.world - 1)
+        certificates = {} if identity is None else identity.make_keys()
+        return {"certificates": certificates, "chunk_bytes": _fitting(own, addresses)}
+
+    shared = rendezvous.share("the sharing of keys", keys_and_ports)
+    if identity is not None:
+        identity.meet([rank["certificates"] for rank in shared])
+    chunk_bytes = settings.chunk_bytes or min(rank["chunk_bytes"] for rank in shared)
+    return Places(addresses, ranks[0]["session"], identity, chunk_bytes)
+
+
+def _fixed_ports(first: int, addresses: list[str], rank: int) -> tuple[int, int]:
+    """A rank's port for control messages and its first one for data, where all begin at `first`."""
+    # Ranks of one machine share it. Those for data follow each other, for filters.
+    own, others = addresses[rank], len(addresses) - 1
+    here, number = addresses.count(own), addresses[:rank].count(own)
+    return first + number, first + here + number * others
+
+
+def find_ports(
+    settings: Settings, rendezvous: Rendezvous, addresses: list[str], session: int
+) -> tuple[list[int], list[int]]:
+    """Returns each rank's port for control messages, and the first of its ports for data.
+
+    They are to be used at once. Raises what `Rendezvous.share` does.
+    """
+    # Held until all ranks have theirs. Not for longer: processes that a data loader forks
+    # meanwhile would hold them on.
+    with ExitStack() as held:
+
+        def ports() -> dict[str, int]:
+            if settings.port is None:
+                own = addresses[rendezvous.rank]
+                control = hold_free_ports(held, own, rendezvous.world)
+                data = control + 1
+            else:
+                control, data = _fixed_ports(settings.port, addresses, rendezvous.rank)
+            return {"control": control, "data": data}
+
+        ranks = rendezvous.share(f"the sharing of ports for session {session}", ports)
+    return [rank["control"] for rank in ranks], [rank["data"] for rank in ranks]
+
+
+def _fitting(own: str, addresses: list[str]) -> int:
+    """Returns the largest chunk that fits the MTU of this rank's paths."""
+    here, *others = (resolve(address, what="an address") for address in (own, *addresses))
+    mtus_bytes = (path_mtu_bytes(here, other) for other in others)
+    mtu_bytes = min(filter(None, mtus_bytes), default=_ETHERNET_MTU_BYTES)
+    fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TAG_BYTES)
+    return min(fitting, _MOST_CHUNK_BYTES)
+
+
+def own_address(interface: str | None) -> str:
+    """The IPv4 address by which other ranks reach this one."""
+    named = interface or os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    if named:
+        return _address_of(named)
+    master = os.environ.get("MASTER_ADDR") or socket.gethostname()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((master, 9))  # sends nothing
+        except OSError as error:
+            raise InputError(
+                f"MASTER_ADDR is {shown(master)}, which cannot be reached over IPv4: "
+                f"{error.strerror or error}; name an interface"
+            ) from None
+        return str(probe.getsockname()[0])
+
+
+def _address_of(interface: str) -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    if interface not in names:
+        raise InputError(f"interface is {shown(interface)}; valid: {', '.join(sorted(names))}")
+    request = struct.pack("256s", interface.encode()[: _NAME_BYTES - 1])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+        except OSError:
+            raise InputError(
+                f"interface {interface!r} has no IPv4 address; valid: one that has"
+            ) from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def on_one_machine(addresses: list[str]) -> bool:
+    return all(map(is_loopback, addresses))
+
+
+def require_reachable(addresses: list[str]) -> None:
+    """InputError where some ranks name an address that only their own machine can reach."""
+    inside = [rank for rank, address in enumerate(addresses) if is_loopback(address)]
+    if inside and len(inside) != len(addresses):
+        raise InputError(
+            f"rank {inside[0]} has the address {addresses[inside[0]]}, which other machines cannot "
+            "reach; name its interface (interface=, or GLOO_SOCKET_IFNAME)"
+        )
+
+
+def hold_ports(held: ExitStack, address: str, first: int, count: int) -> None:
+    """Holds `count` ports in a row, TCP and UDP; InputError, which names a port that is taken."""
+    if first + count - 1 > 65535:
+        raise InputError(f"port is {first}, and {count} are needed; valid: up to {65536 - count}")
+    for port in range(first, first + count):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            holder = held.enter_context(socket.socket(socket.AF_INET, kind))
+            # A connection that has just ended does not count. Of two that take a TCP port at once,
+            # one alone can listen.
+            tcp = kind == socket.SOCK_STREAM
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, tcp)
+            try:
+                holder.bind((address, port))
+                if tcp:
+                    holder.listen(1)
+            except OSError as error:
+                taken = error.errno == errno.EADDRINUSE
+                problem = "is taken" if taken else f"cannot be used: {error.strerror}"
+                raise InputError(f"port {port} of {address} {problem}; valid: a free one") from None
+
+
+def hold_free_ports(held: ExitStack, address: str, count: int) -> int:
+    """Holds `count` ports in a row that nobody else uses; returns the first one."""
+    for _ in range(_TRIES):
+        first = _DRAWS.choice(_FREE)
+        try:
+            with ExitStack() as these:
+                hold_ports(these, address, first, count)
+                held.enter_context(these.pop_all())
+        except InputError:
+            continue
+        return first
+    raise InputError(f"no {count} free ports in a row from {_FREE.start} to {_FREE.stop}")
