@@ -1,4 +1,4 @@
-"""What users make: the hook for `DistributedDataParallel` and FSDP2, and averages of one tensor."""
+"""Users make a `BoundedLoss`: a hook for DistributedDataParallel and FSDP2, or for one tensor."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -34,12 +34,11 @@ class BoundedLoss(Steps):
     first two steps), and wherever they change, the process group averages, without loss.
 
     `Settings` describes the arguments. Those in the environment variable BOUNDED_LOSS, a JSON
-    object, count in place of the script's. There `hook` may name one of PyTorch's own hooks, which
-    then averages instead.
+    object, replace them. There `hook` may name one of PyTorch's own, which then averages instead.
 
     Attributes:
-        critical: whether training is critical, where protocols such as dblp tolerate less loss; of
-            what this rank receives. True at the start; `phase` sets it, or you do.
+        critical: whether protocols such as dblp tolerate less loss in what this rank receives.
+            True at the start; `phase` sets it, or you do.
         scale: by what gradients are multiplied, as by a `GradScaler`; set it before each backward
             pass, unless `scaler` is given. Residuals follow it.
         last: the report of the latest step; None before the first has ended.
@@ -143,10 +142,8 @@ def _fsdp_modules(model: torch.nn.Module, group: dist.ProcessGroup) -> list[Any]
     from torch.distributed.tensor import DTensor
 
     if not isinstance(model, FSDPModule):
-        raise InputError(
-            f"the model is {shown(type(model).__name__)}, which is not sharded; valid: what "
-            "fully_shard was given last"
-        )
+        kind = shown(type(model).__name__)
+        raise InputError(f"the model is {kind}, which is not sharded; valid: after fully_shard")
     replicas = set(dist.get_process_group_ranks(group))
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):

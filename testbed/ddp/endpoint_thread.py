@@ -1,7 +1,6 @@
 """One end of an exchange, in a thread: data move, and peers are answered, while training computes.
 
-Each exchange has an owner, who averages the gradients that all ranks send it (`OwnerThread` in
-`owner`). The other ranks are its workers: they send a gradient and receive the mean.
+An owner averages the gradients that all other ranks, its workers, send it, and sends them the mean.
 """
 
 import threading
@@ -14,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.training.filling import Filling, all_finite
-from testbed.training.fillings import ErrorFeedback
+from testbed.ddp.settings import Settings
+from testbed.training.filling import all_finite
 from testbed.transport import (
     Endpoint,
     EndpointConfig,
@@ -46,23 +45,20 @@ class Transfers:
 
     @property
     def done(self) -> bool:
-        """Whether the part may go on."""
         return all(handle.done for handle in self.awaited)
 
     @property
     def over(self) -> bool:
-        """Whether all have ended, so that the memory is free."""
+        """The transfers have all ended, so their memory is free."""
         return self.done and all(handle.done for handle in self.behind)
 
     @property
     def reports(self) -> dict[str, TransferReport]:
-        """The reports of those that have ended well, by peer."""
         handles = self.awaited + self.behind
         return {peer: report for handle in handles for peer, report in handle.reports.items()}
 
     @property
     def failed(self) -> dict[str, str]:
-        """The peers that were lost, each with the reason."""
         handles = self.awaited + self.behind
         return {peer: reason for handle in handles for peer, reason in handle.failed.items()}
 
@@ -119,23 +115,19 @@ class EndpointThread(ABC, threading.Thread):
     def __init__(
         self,
         config: EndpointConfig,
-        filling: Filling,
+        settings: Settings,
         *,
         owner: int,
         at_once: int,
         on_gathered: Callable[[], None],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
-        """Of `at_once` parts the gather may be under way. The thread calls the functions.
-
-        After `on_failure` it ends.
-        """
+        """`at_once` gathers may be under way. The thread calls the functions."""
         super().__init__(name=f"bounded-loss-{owner}", daemon=True)
         self.owner = owner
         self.layouts: tuple[PayloadLayout, ...] = config.layout.each
         self._padded: dict[int, NDArray[np.uint8]] = {}
-        self._filling = filling
-        self._keeps_lost = isinstance(filling, ErrorFeedback)
+        self._settings = settings
         self._endpoint = Endpoint(config)
         self._at_once = at_once
         self._on_gathered = on_gathered
@@ -169,14 +161,10 @@ class EndpointThread(ABC, threading.Thread):
         self.next_number += 1
         self._endpoint.wake()
 
-    def stop(self) -> None:
-        """Ends the thread, and with it the endpoint; what was sent before still arrives."""
-        self._stopped = True
-        self._endpoint.wake()
-
-    def finish(self) -> None:
-        """Ends the thread once all peers have their means, also late ones."""
-        self._finishing = True
+    def end(self, *, finish: bool) -> None:
+        """Ends the thread: at once, or when all peers have their means, also late ones."""
+        self._finishing |= finish
+        self._stopped |= not finish
         self._endpoint.wake()
 
     def run(self) -> None:
@@ -227,11 +215,16 @@ class EndpointThread(ABC, threading.Thread):
 
     def _next(self) -> Part | None:
         """Returns the part that may begin now."""
-        return self._part(self._new.popleft()) if self._new else None
+        if not self._new:
+            return None
+        own = self._new.popleft()
+        return self._part(own.number, own.tolerance, own)
 
-    def _part(self, own: Contribution) -> Part:
-        index = own.number % len(self.layouts)
-        return Part(own.number, index, self.layouts[index], self.owner, own.tolerance, own)
+    def _part(
+        self, number: int, tolerance: float | StopRuleFactory, own: Contribution | None
+    ) -> Part:
+        index = number % len(self.layouts)
+        return Part(number, index, self.layouts[index], self.owner, tolerance, own)
 
     def _is_gathered(self, part: Part) -> bool:
         return part.gather.done
@@ -246,7 +239,7 @@ class EndpointThread(ABC, threading.Thread):
 
     def _keep_lost(self, part: Part, received: NDArray[np.bool_] | None) -> None:
         """Keeps what the mean lacks of this rank's gradient; `received` None: nothing."""
-        if self._keeps_lost and received is not None and not received.all():
+        if self._settings.keeps_residuals and received is not None and not received.all():
             assert part.own is not None
             part.lost_chunks = ~received, part.layout.rows(part.own.payload)[~received]
 

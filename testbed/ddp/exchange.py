@@ -1,7 +1,6 @@
 """The exchange of known buckets: who averages which part, and all ends that a rank has in it.
 
-With `min_ranks`, rank 0 keeps in the store what an exchange is like, so a rank that was lost can
-join it again. It waits until rank 0's script lets it in between two steps.
+With `min_ranks`, a rank that was lost can join it again, by what rank 0 has left in the store.
 """
 
 import time
@@ -10,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from testbed.ddp.endpoint_thread import SERVER, EndpointThread, WorkerThread, name_of
-from testbed.ddp.meeting import Identity, Rendezvous, on_one_machine, own_address
+from testbed.ddp.meeting import Rendezvous, on_one_machine, own_address
 from testbed.ddp.owner import OwnerThread
-from testbed.ddp.settings import Collective, Settings, require_equal
+from testbed.ddp.settings import Settings, require_equal
 from testbed.shared.input_error import InputError
 from testbed.transport import EndpointConfig, PayloadLayout, PeerLost
 from testbed.transport.layout import ELEMENT_BYTES
@@ -43,11 +42,6 @@ class Bucket:
 Plan = tuple[Bucket, ...]
 
 
-def owners(collective: Collective, world: int) -> list[int]:
-    """Returns the ranks that average: each a part of every bucket."""
-    return [0] if collective == "server" else list(range(world))
-
-
 def shard(elements: int, place: int, count: int, chunk_bytes: int) -> slice:
     """Returns the part of a bucket that the owner at `place` of `count` averages; maybe empty."""
     # All but the last are of whole chunks, so that each is a payload as it lies in memory.
@@ -59,7 +53,7 @@ def shard(elements: int, place: int, count: int, chunk_bytes: int) -> slice:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a rank must know to take part in an exchange; equal on all ranks."""
+    """A rank must know this to take part in an exchange; it is equal on all ranks."""
 
     addresses: list[str]  # by rank
     chunk_bytes: int
@@ -87,7 +81,6 @@ class Exchange:
         settings: Settings,
         rendezvous: Rendezvous,
         opening: Opening,
-        identity: Identity | None,
         *,
         on_gathered: Callable[[], None],
         on_failure: Callable[[int, Exception], None],
@@ -97,8 +90,8 @@ class Exchange:
         self._settings = settings
         self._rendezvous = rendezvous
         self._opening = opening
-        self._identity = identity  # None without keys
-        self._owners = owners(settings.collective, rendezvous.world)
+        # The ranks that average, each a part of every bucket.
+        self._owners = [0] if settings.collective == "server" else list(range(rendezvous.world))
         self._on_gathered = on_gathered
         self._on_failure = on_failure
         self._threads: dict[int, EndpointThread] = {}
@@ -118,7 +111,7 @@ class Exchange:
     def _end(self, owner: int, layout: PayloadLayout) -> EndpointThread:
         """Makes this rank's end with one owner."""
         settings, rendezvous, opening = self._settings, self._rendezvous, self._opening
-        addresses, world, identity = opening.addresses, rendezvous.world, self._identity
+        addresses, world, identity = opening.addresses, rendezvous.world, rendezvous.identity
         is_owner = owner == rendezvous.rank
         others = [rank for rank in range(world) if rank != owner]
         in_flight = settings.transfers_in_flight
@@ -156,21 +149,14 @@ class Exchange:
         # What arrives of all others at once takes at most twice the gradient's memory.
         largest = max(tensor.element_count for tensor in layout.each) * len(others)
         fitting = max(1, 2 * sum(bucket.elements for bucket in self.plan) // largest)
-        common: dict[str, Any] = {
-            "owner": owner,
-            "at_once": min(settings.transfers_in_flight, in_flight, fitting),
-            "on_gathered": self._on_gathered,
-            "on_failure": self._on_failure,
-        }
-        if not is_owner:
-            return WorkerThread(config, settings.filling_in_use, **common)
-        return OwnerThread(
+        make = OwnerThread if is_owner else WorkerThread
+        return make(
             config,
-            settings.filling_in_use,
-            world=world,
-            late_share=settings.late_share,
-            min_ranks=settings.min_ranks or world,
-            **common,
+            settings,
+            owner=owner,
+            at_once=min(settings.transfers_in_flight, in_flight, fitting),
+            on_gathered=self._on_gathered,
+            on_failure=self._on_failure,
         )
 
     def start(self) -> None:
@@ -178,8 +164,9 @@ class Exchange:
         for thread in self._threads.values():
             thread.start()
         if self._settings.min_ranks is not None and self._own is not None:
-            facts = {"terms": self._settings.terms(), "opening": asdict(self._opening)}
-            self._rendezvous.leave(_OPENING, {**facts, "keys": self._identity is not None})
+            keys = self._rendezvous.identity is not None
+            terms, opening = self._settings.terms(), asdict(self._opening)
+            self._rendezvous.leave(_OPENING, {"terms": terms, "keys": keys, "opening": opening})
 
     def _span(self, index: int, place: int) -> slice:
         """Returns the part of a bucket that one owner averages."""
@@ -196,12 +183,12 @@ class Exchange:
     def stop(self) -> None:
         """Lets all ends end; returns at once."""
         for thread in self._threads.values():
-            thread.stop()
+            thread.end(finish=False)
 
     def close(self) -> None:
         """Ends all ends, once ranks that are late have their means."""
         for thread in self._threads.values():
-            thread.finish()
+            thread.end(finish=True)
         for thread in self._threads.values():
             thread.join(_JOIN_S)
 

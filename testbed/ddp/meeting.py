@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from testbed.ddp.endpoint_thread import SERVER, name_of
-from testbed.ddp.settings import Return, Settings, require_equal
+from testbed.ddp.settings import Settings, require_equal
 from testbed.shared.input_error import InputError, shown
 from testbed.transport import Credentials, PeerLost
 from testbed.transport.net import keys
@@ -42,8 +41,7 @@ _FAILURE = "failure"
 # The pauses between two polls of the store.
 _SHORTEST_S, _LONGEST_S = 0.001, 0.1
 _MOMENT_S = 0.5
-# A store whose machine has fallen silent never answers, and no timeout of its own counts in most
-# calls. It may be that of the rank that is lost: then this rank's own reason has to do.
+# A store whose machine has fallen silent never answers, and most calls know no timeout.
 _SILENT_S = 30.0
 _REPORT_S = 2.0
 T = TypeVar("T")
@@ -52,7 +50,6 @@ _ENDED = ("closed", "reset", "gave up")
 # The number of exchanges of each group in this process. All ranks make theirs in the same order.
 _exchanges: Counter[str] = Counter()
 _SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
-_NAME_BYTES = 16
 # Below the ports that Linux gives to connections of its own (net.ipv4.ip_local_port_range).
 _FREE = range(20_000, 32_000)
 _TRIES = 100
@@ -63,33 +60,69 @@ _ETHERNET_MTU_BYTES = 1500
 _MOST_CHUNK_BYTES = 32_000
 
 
-class Rendezvous:
-    """One exchange's part of the store."""
+class Identity:
+    """This rank's keys and the others' certificates, in a private folder."""
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup | None,
-        timeout_s: float | None,
-        returns: Return | None = None,
-    ) -> None:
-        """`timeout_s` is how long to wait for others; None: as long as the group would."""
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._temporary = TemporaryDirectory(prefix="bounded-loss-")
+        self.folder = Path(self._temporary.name)
+
+    def make_keys(self) -> dict[str, str]:
+        """Returns its certificates as PEM texts; InputError where openssl is missing."""
+        names = [SERVER, name_of(self._rank)]
+        keys.make(self.folder, names)
+        return {name: (self.folder / f"{name}.crt").read_text() for name in names}
+
+    def meet(self, certificates: list[Mapping[str, str]]) -> None:
+        """Keeps all ranks' certificates."""
+        for rank, theirs in enumerate(certificates):
+            (self.folder / str(rank)).mkdir()
+            for name in (SERVER, name_of(rank)):
+                (self.folder / str(rank) / f"{name}.crt").write_text(theirs[name])
+
+    def credentials(self, owner: int, world: int) -> Credentials:
+        """Returns those for the exchange with one owner."""
+        if owner == self._rank:
+            name = SERVER
+            others = [rank for rank in range(world) if rank != owner]
+            trusted = [self.folder / str(rank) / f"{name_of(rank)}.crt" for rank in others]
+        else:
+            name = name_of(self._rank)
+            trusted = [self.folder / str(owner) / f"{SERVER}.crt"]
+        certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
+        return Credentials(certificate, key, tuple(trusted))
+
+    def close(self) -> None:
+        """Deletes the keys."""
+        self._temporary.cleanup()
+
+
+class Rendezvous:
+    """One exchange's part of the store, and what its ranks know of each other after `meet`."""
+
+    def __init__(self, settings: Settings) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise InputError("there is no process group; call init_process_group before")
-        group = group if group is not None else dist.group.WORLD
+        group = settings.group if settings.group is not None else dist.group.WORLD
         assert group is not None
         self.group = group
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise InputError("this rank is not in the process group `group`")
-        self.timeout_s = _timeout_of(group) if timeout_s is None else timeout_s
+        self.timeout_s = settings.timeout_s or _timeout_of(group)
+        self.addresses: list[str] = []  # by rank
+        self.session = 0  # a number that all ranks share and nobody else knows
+        self.chunk_bytes = 0  # what a datagram carries on all paths
+        self.identity: Identity | None = None  # None inside one machine, or where `insecure`
+        self._settings = settings
         name = group.group_name
         _exchanges[name] += 1
         prefix = f"bounded-loss/{name}/{_exchanges[name]}"
         store = dist.distributed_c10d._get_process_group_store(group)
         self._store = dist.PrefixStore(prefix, store)
-        self._group_is_its_own = returns is not None
-        if returns is not None:
-            self.rank, store = returns.rank, returns.store
+        if settings.returns is not None:
+            self.rank, store = settings.returns.rank, settings.returns.store
         # A process outside the group knows no more than the store itself.
         while isinstance(store, dist.PrefixStore):
             store = store.underlying_store
@@ -97,7 +130,7 @@ class Rendezvous:
 
     def number_of(self, rank: int) -> int:
         """Returns a rank's number in the default process group."""
-        if self._group_is_its_own:
+        if self._settings.returns is not None:
             return rank
         return dist.get_global_rank(self.group, rank)
 
@@ -110,10 +143,7 @@ class Rendezvous:
         return self._ask(partial(_value, self._outside, key))
 
     def share(self, stage: str, facts_of_this: Callable[[], Mapping[str, Any]]) -> list[Any]:
-        """Returns all ranks' facts.
-
-        InputError on all ranks where the call raises it on one; PeerLost for one that is gone.
-        """
+        """Returns all ranks' facts; InputError on all where one has raised it."""
         try:
             own = {"facts": facts_of_this(), "problem": ""}
         except InputError as error:
@@ -141,6 +171,66 @@ class Rendezvous:
         if reply is None and (failure := _value(self._store, _FAILURE)) is not None:
             raise PeerLost(f"rank {failure['rank']}", str(failure["reason"]))
         return reply
+
+    def meet(self) -> None:
+        """Meets all ranks; InputError, the same line on all, where they differ or one cannot."""
+        settings = self._settings
+
+        def introduction() -> dict[str, Any]:
+            address = own_address(settings.interface)
+            return {"terms": settings.terms(), "session": secrets.randbits(32), "address": address}
+
+        ranks = self.share("the meeting of all ranks", introduction)
+        require_equal([rank["terms"] for rank in ranks])
+        self.session = ranks[0]["session"]
+        self.addresses = [rank["address"] for rank in ranks]
+        require_reachable(self.addresses)
+        beyond = not (on_one_machine(self.addresses) or settings.insecure)
+        if settings.protocol_config.carrier == "tcp" and beyond:
+            raise InputError(
+                "the protocol tcp sends gradients that anybody on the way could change; valid: "
+                "another protocol, or insecure=True where nobody else is on the network"
+            )
+        self.identity = Identity(self.rank) if beyond else None
+
+        def keys_and_ports() -> dict[str, Any]:
+            if settings.port is not None:
+                control_port, data_port = self._fixed_ports(settings.port)
+                with ExitStack() as held:
+                    hold_ports(held, self.addresses[self.rank], control_port, 1)
+                    hold_ports(held, self.addresses[self.rank], data_port, self.world - 1)
+            certificates = {} if self.identity is None else self.identity.make_keys()
+            chunk_bytes = fitting_bytes(self.addresses[self.rank], self.addresses)
+            return {"certificates": certificates, "chunk_bytes": chunk_bytes}
+
+        shared = self.share("the sharing of keys", keys_and_ports)
+        if self.identity is not None:
+            self.identity.meet([rank["certificates"] for rank in shared])
+        self.chunk_bytes = settings.chunk_bytes or min(rank["chunk_bytes"] for rank in shared)
+
+    def _fixed_ports(self, first: int) -> tuple[int, int]:
+        """Returns this rank's port for control messages and its first one for data."""
+        # Ranks of one machine share `first`. Those for data follow each other, for filters.
+        own, others = self.addresses[self.rank], self.world - 1
+        here, number = self.addresses.count(own), self.addresses[: self.rank].count(own)
+        return first + number, first + here + number * others
+
+    def ports(self, session: int) -> tuple[list[int], list[int]]:
+        """Returns each rank's port for control messages, and its first one for data."""
+        # Held until all ranks have theirs. Not for longer: processes that a data loader forks
+        # meanwhile would hold them on. So they are to be used at once.
+        with ExitStack() as held:
+
+            def ports() -> dict[str, int]:
+                if self._settings.port is None:
+                    control = hold_free_ports(held, self.addresses[self.rank], self.world)
+                    data = control + 1
+                else:
+                    control, data = self._fixed_ports(self._settings.port)
+                return {"control": control, "data": data}
+
+            ranks = self.share(f"the sharing of ports for session {session}", ports)
+        return [rank["control"] for rank in ranks], [rank["data"] for rank in ranks]
 
     def first_failure(self, rank: int, reason: str) -> tuple[int, str]:
         """Reports to all why the exchange has ended; returns the first report, within seconds."""
@@ -196,126 +286,7 @@ def _timeout_of(group: dist.ProcessGroup) -> float:
     return dist.default_pg_timeout.total_seconds()
 
 
-class Identity:
-    """This rank's keys and the others' certificates, in a private folder."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self._temporary = TemporaryDirectory(prefix="bounded-loss-")
-        self.folder = Path(self._temporary.name)
-
-    def make_keys(self) -> dict[str, str]:
-        """Returns this rank's certificates, as an owner and as a worker, as PEM texts.
-
-        InputError where the program openssl is missing.
-        """
-        names = [SERVER, name_of(self._rank)]
-        keys.make(self.folder, names)
-        return {name: (self.folder / f"{name}.crt").read_text() for name in names}
-
-    def meet(self, certificates: list[Mapping[str, str]]) -> None:
-        """Keeps all ranks' certificates."""
-        for rank, theirs in enumerate(certificates):
-            (self.folder / str(rank)).mkdir()
-            for name in (SERVER, name_of(rank)):
-                (self.folder / str(rank) / f"{name}.crt").write_text(theirs[name])
-
-    def credentials(self, owner: int, world: int) -> Credentials:
-        """Returns those for the exchange with one owner."""
-        if owner == self._rank:
-            name = SERVER
-            others = [rank for rank in range(world) if rank != owner]
-            trusted = [self.folder / str(rank) / f"{name_of(rank)}.crt" for rank in others]
-        else:
-            name = name_of(self._rank)
-            trusted = [self.folder / str(owner) / f"{SERVER}.crt"]
-        certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
-        return Credentials(certificate, key, tuple(trusted))
-
-    def close(self) -> None:
-        """Deletes the keys."""
-        self._temporary.cleanup()
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where all ranks are, and how they prove who they are."""
-
-    addresses: list[str]  # by rank
-    session: int  # a number that all ranks share and nobody else knows
-    identity: Identity | None  # None where no address is beyond this machine, or `insecure`
-    chunk_bytes: int  # what a datagram carries on all paths
-
-
-def find(settings: Settings, rendezvous: Rendezvous) -> Places:
-    """Meets all ranks; InputError, the same line on all, where they differ or one cannot."""
-
-    def introduction() -> dict[str, Any]:
-        address = own_address(settings.interface)
-        return {"terms": settings.terms(), "session": secrets.randbits(32), "address": address}
-
-    ranks = rendezvous.share("the meeting of all ranks", introduction)
-    require_equal([rank["terms"] for rank in ranks])
-    addresses = [rank["address"] for rank in ranks]
-    require_reachable(addresses)
-    one_machine = on_one_machine(addresses)
-    if settings.protocol_config.carrier == "tcp" and not (one_machine or settings.insecure):
-        raise InputError(
-            "the protocol tcp sends gradients that anybody on the way could change; valid: another "
-            "protocol, or insecure=True where nobody else is on the network"
-        )
-    own = addresses[rendezvous.rank]
-    identity = None if one_machine or settings.insecure else Identity(rendezvous.rank)
-
-    def keys_and_ports() -> dict[str, Any]:
-        if settings.port is not None:
-            control_port, data_port = _fixed_ports(settings.port, addresses, rendezvous.rank)
-            with ExitStack() as held:
-                hold_ports(held, own, control_port, 1)
-                hold_ports(held, own, data_port, rendezvous.world - 1)
-        certificates = {} if identity is None else identity.make_keys()
-        return {"certificates": certificates, "chunk_bytes": _fitting(own, addresses)}
-
-    shared = rendezvous.share("the sharing of keys", keys_and_ports)
-    if identity is not None:
-        identity.meet([rank["certificates"] for rank in shared])
-    chunk_bytes = settings.chunk_bytes or min(rank["chunk_bytes"] for rank in shared)
-    return Places(addresses, ranks[0]["session"], identity, chunk_bytes)
-
-
-def _fixed_ports(first: int, addresses: list[str], rank: int) -> tuple[int, int]:
-    """A rank's port for control messages and its first one for data, where all begin at `first`."""
-    # Ranks of one machine share it. Those for data follow each other, for filters.
-    own, others = addresses[rank], len(addresses) - 1
-    here, number = addresses.count(own), addresses[:rank].count(own)
-    return first + number, first + here + number * others
-
-
-def find_ports(
-    settings: Settings, rendezvous: Rendezvous, addresses: list[str], session: int
-) -> tuple[list[int], list[int]]:
-    """Returns each rank's port for control messages, and the first of its ports for data.
-
-    They are to be used at once. Raises what `Rendezvous.share` does.
-    """
-    # Held until all ranks have theirs. Not for longer: processes that a data loader forks
-    # meanwhile would hold them on.
-    with ExitStack() as held:
-
-        def ports() -> dict[str, int]:
-            if settings.port is None:
-                own = addresses[rendezvous.rank]
-                control = hold_free_ports(held, own, rendezvous.world)
-                data = control + 1
-            else:
-                control, data = _fixed_ports(settings.port, addresses, rendezvous.rank)
-            return {"control": control, "data": data}
-
-        ranks = rendezvous.share(f"the sharing of ports for session {session}", ports)
-    return [rank["control"] for rank in ranks], [rank["data"] for rank in ranks]
-
-
-def _fitting(own: str, addresses: list[str]) -> int:
+def fitting_bytes(own: str, addresses: list[str]) -> int:
     """Returns the largest chunk that fits the MTU of this rank's paths."""
     here, *others = (resolve(address, what="an address") for address in (own, *addresses))
     mtus_bytes = (path_mtu_bytes(here, other) for other in others)
@@ -326,9 +297,9 @@ def _fitting(own: str, addresses: list[str]) -> int:
 
 def own_address(interface: str | None) -> str:
     """The IPv4 address by which other ranks reach this one."""
-    named = interface or os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
-    if named:
-        return _address_of(named)
+    interface = interface or os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    if interface:
+        return _address_of(interface)
     master = os.environ.get("MASTER_ADDR") or socket.gethostname()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -345,7 +316,7 @@ def _address_of(interface: str) -> str:
     names = [name for _, name in socket.if_nameindex()]
     if interface not in names:
         raise InputError(f"interface is {shown(interface)}; valid: {', '.join(sorted(names))}")
-    request = struct.pack("256s", interface.encode()[: _NAME_BYTES - 1])
+    request = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)

@@ -1,8 +1,8 @@
 """The owner's end of an exchange: whom it waits for, for how long, and without whom it goes on.
 
-Nobody can guess a timeout, so lateness follows from recent rounds. It counts from the first
-gradient of a part. One that takes much longer than most recent ones of the same part is left out of
-the mean, in a bounded share of a rank's parts. The owner's own gradient may be late as well.
+Nobody can guess a timeout, so lateness follows from recent rounds. A gradient that comes much later
+after the first one of its part than most recent ones did is left out of the mean, in a bounded
+share of a rank's parts. The owner's own may be late as well.
 """
 
 import math
@@ -16,13 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.ddp.endpoint_thread import POLL_S, Contribution, EndpointThread, Part, name_of
-from testbed.training.filling import Filling, estimate_mean
+from testbed.ddp.settings import WINDOW, Settings
+from testbed.training.filling import estimate_mean
 from testbed.transport import EndpointConfig, Leg, PeerLost
 from testbed.transport.tolerance import Fixed, Progress, StopRule, StopRuleFactory
 
-# The parts that are remembered, in which the late share counts; and the fewest to judge by.
-WINDOW = 100
-_FEWEST = 10
+_FEWEST = 10  # parts to judge by
 # Late is what takes so many times as long as nine of ten did, and so long at least: a scheduler's
 # moment is no lateness.
 _FACTOR = 2.0
@@ -30,7 +29,7 @@ _SHORTEST_S = 0.05
 
 
 class Lateness:
-    """How long the ranks' gradients took at one owner, and whose were left out."""
+    """One owner remembers how long gradients took, and whose were left out."""
 
     def __init__(self, share: float) -> None:
         """`share`: in how many of its parts a rank may be left out; 0 for never."""
@@ -39,10 +38,6 @@ class Lateness:
         self._left_out: dict[int, deque[bool]] = defaultdict(lambda: deque(maxlen=WINDOW))
         # Parts under way that may yet be left out.
         self._at_risk: dict[int, set[int]] = defaultdict(set)
-
-    @property
-    def allowed(self) -> bool:
-        return self._most > 0
 
     def timeout_s(self, rank: int, index: int) -> float:
         """Returns how long to wait for the rank's gradient of the part `index`, which begins."""
@@ -90,22 +85,12 @@ def _always(rule: StopRule) -> StopRuleFactory:
 class OwnerThread(EndpointThread):
     """The owner's end."""
 
-    def __init__(
-        self,
-        config: EndpointConfig,
-        filling: Filling,
-        *,
-        at_once: int,
-        world: int,
-        late_share: float,
-        min_ranks: int,
-        **common: Any,
-    ) -> None:
-        """See `EndpointThread`, and `BoundedLoss` for `late_share` and `min_ranks`."""
-        super().__init__(config, filling, at_once=at_once, **common)
-        self._world = world
-        self._min_ranks = min_ranks
-        self._lateness = Lateness(late_share)
+    def __init__(self, config: EndpointConfig, settings: Settings, **more: Any) -> None:
+        super().__init__(config, settings, **more)
+        self._filling = settings.filling_in_use
+        self._world = len(config.peers) + 1
+        self._min_ranks = settings.min_ranks or self._world
+        self._lateness = Lateness(settings.late_share)
         self._rules: dict[tuple[int, int], UntilLate] = {}  # by part and rank, of gathers
         self._lost: dict[str, str] = {}
         self.returning: frozenset[int] = frozenset()  # joined again, and not taking part yet
@@ -114,8 +99,8 @@ class OwnerThread(EndpointThread):
         self._tolerance: float | StopRuleFactory = 0.0  # of the latest part that was posted
         # Where gradients arrive, for as many parts as may be gathered at once.
         sizes = [layout.chunk_count * layout.chunk_bytes for layout in self.layouts]
-        if at_once * max(sizes) < sum(sizes):
-            sizes = at_once * [max(sizes)]
+        if self._at_once * max(sizes) < sum(sizes):
+            sizes = self._at_once * [max(sizes)]
         self._gathered = [
             {peer: np.zeros(size, dtype=np.uint8) for peer in config.peers} for size in sizes
         ]
@@ -126,11 +111,6 @@ class OwnerThread(EndpointThread):
         self._lost[peer] = reason
         if self._world - len(self._lost) < self._min_ranks:
             raise PeerLost(peer, reason)
-
-    @property
-    def lost(self) -> list[int]:
-        """The ranks without which it goes on."""
-        return [rank for rank in range(self._world) if name_of(rank) in self._lost]
 
     def _present(self) -> list[tuple[int, str]]:
         """Returns the other ranks that are not lost, with their names."""
@@ -144,7 +124,7 @@ class OwnerThread(EndpointThread):
         return self.next_number
 
     def _check_for_returning(self) -> None:
-        """Who was lost and has joined again may come back when no part has begun without it."""
+        """Ranks that have joined again may return when no part has begun without them."""
         ahead = any(part.own is None for part in self._under_way)
         if not ahead and not any(transfers.failed for transfers in self._broadcasts):
             back = self._lost.keys() & self._endpoint.here
@@ -170,10 +150,10 @@ class OwnerThread(EndpointThread):
 
     @property
     def _may_run_ahead(self) -> bool:
-        """Whether the next part may begin before this rank has come to it."""
+        """The next part may begin before this rank has come to it."""
         ahead = sum(part.own is None for part in self._under_way)
         return (
-            self._lateness.allowed
+            self._settings.late_share > 0
             and not self.returning
             and self._begun > 0
             and not self._new
@@ -188,9 +168,7 @@ class OwnerThread(EndpointThread):
         if part is None:
             if not (self._may_run_ahead and self._endpoint.begun(Leg.GATHER.transfer(self._begun))):
                 return None
-            index = self._begun % len(self.layouts)
-            layout = self.layouts[index]
-            part = Part(self._begun, index, layout, self.owner, self._tolerance, own=None)
+            part = self._part(self._begun, self._tolerance, own=None)
         while self._readmitted and self._readmitted[0][0] <= part.number:
             self._lost.pop(name_of(self._readmitted.popleft()[1]), None)
         self._begun = part.number + 1

@@ -1,9 +1,7 @@
-"""The report of each step, its log, and its announcement as a round.
+"""The report of each step, its log, and its announcement as a round, for whoever runs the script.
 
-Where the environment names a folder in LAB_EVENTS and this program in LAB_PROGRAM, each rank writes
-`transfers-NAME.jsonl` and `training-NAME.jsonl` there, as the lab does. Where it names a UNIX
-socket in LAB_MARKERS, rank 0 writes lines there and reads an answer to each, as
-`testbed.workload.markers` says.
+Each rank writes its log into the folder LAB_EVENTS under the name LAB_PROGRAM. Rank 0 announces to
+the UNIX socket LAB_MARKERS, as `testbed.workload.markers` says.
 """
 
 import atexit
@@ -12,7 +10,7 @@ import os
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +21,7 @@ from testbed.ddp.endpoint_thread import SERVER, Part, name_of
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.transport import TransferReport
 
+Environment = Mapping[str, str]
 FOLDER, NAME, MARKERS = "LAB_EVENTS", "LAB_PROGRAM", "LAB_MARKERS"
 # A listener that does not answer for so long hears nothing more; the training goes on.
 _LONGEST_S = 60.0
@@ -114,7 +113,7 @@ def bucket_report(
         elements=gradient.numel(),
         gradient_bytes=gradient.nbytes,
         loss=1 - received / total if total else 0.0,
-        passes=max((each.passes for each in both if each.passes is not None), default=None),
+        passes=max((report.passes for report in both if report.passes is not None), default=None),
         bytes_sent=sum(report.bytes_sent for report in both),
         bytes_received=sum(report.bytes_received for report in both),
         wait_s=wait_s,
@@ -147,14 +146,13 @@ class StepLog:
     """The steps of one exchange, written as events."""
 
     def __init__(
-        self, folder: Path | None, name: str, rank: int, number_of: Callable[[int], int]
+        self, number_of: Callable[[int], int], rank: int, environment: Environment
     ) -> None:
-        """No folder: nothing is written; `number_of` gives a rank's number in the program."""
-        self._host, self._rank, self._number_of = name, rank, number_of
+        folder, self._host = environment.get(FOLDER), environment.get(NAME)
+        self._number_of, self._rank = number_of, rank
         self._files: dict[str, JsonLinesWriter] = {}
-        if folder is not None:
-            for kind in ("transfers", "training"):
-                self._files[kind] = JsonLinesWriter(folder / f"{kind}-{name}.jsonl")
+        for kind in ("transfers", "training") if folder and self._host else ():
+            self._files[kind] = JsonLinesWriter(Path(folder or "") / f"{kind}-{self._host}.jsonl")
 
     def write(self, step: StepReport, parts: Iterable[Part]) -> None:
         """Writes a step that is over, with the parts of all of its buckets."""
@@ -284,13 +282,13 @@ _opened = False
 
 
 def open_logs(rank: int, number_of: Callable[[int], int]) -> tuple[StepLog, Announcer]:
-    """Opens those of one exchange, the first one in this process. Others are not logged.
+    """Opens those of the first exchange in this process; those of others do nothing.
 
-    `rank` is this one's number in the program, and `number_of` gives that of another one.
+    `number_of` gives the number in the program of a rank of the exchange.
     """
     global _opened
-    folder, name = os.environ.get(FOLDER), os.environ.get(NAME)
-    path = os.environ.get(MARKERS) if rank == 0 else None
-    first, _opened = not _opened, True
-    log = StepLog(Path(folder) if folder and name and first else None, name or "", rank, number_of)
-    return log, Announcer(path if first else None)
+    environment: Environment = {} if _opened else os.environ
+    _opened = True
+    number = number_of(rank)
+    path = environment.get(MARKERS) if number == 0 else None
+    return StepLog(number_of, number, environment), Announcer(path)

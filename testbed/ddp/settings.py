@@ -1,7 +1,7 @@
 """The options of `BoundedLoss`, checked before any rank is met.
 
-The environment variable BOUNDED_LOSS, a JSON object, replaces them. Its keys are options, settings
-of the protocol's preset (`low`), or `hook`: one of PyTorch's, beside the options of that.
+The keys of the JSON object in the environment variable BOUNDED_LOSS are options, settings of the
+protocol's preset (`low`), or `hook`: one of PyTorch's, beside the options of that.
 """
 
 import json
@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from testbed.ddp.owner import WINDOW
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import one_of
 from testbed.shared.version import version
@@ -32,6 +31,7 @@ Collective = Literal["sharded", "server"]
 Mode = Literal["bounded", "reliable", "local"]
 FillingName = Literal["error-feedback", "rescale", "zero"]  # these need one round's payloads alone
 
+WINDOW = 100  # the late share counts in so many parts of a rank
 ENVIRONMENT = "BOUNDED_LOSS"
 OURS = "bounded-loss"
 _PHASE = "gradient-norm"
@@ -67,11 +67,9 @@ HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
 
 @dataclass(frozen=True)
 class Return:
-    """A rank that was lost and comes back, in a process group of its own.
+    """A rank that was lost and comes back: its number in the others' group, and their store.
 
-    Attributes:
-        rank: its number in the others' group.
-        store: the others', as `TCPStore(MASTER_ADDR, MASTER_PORT, is_master=False)`.
+    The store is such as `TCPStore(MASTER_ADDR, MASTER_PORT, is_master=False)`.
     """
 
     rank: int
@@ -92,8 +90,8 @@ class Settings:
             fixed rate gets `bbr`, or is unpaced where all ranks are on this machine.
         queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
         interface: this rank's. None: GLOO_SOCKET_IFNAME, or the one that leads to MASTER_ADDR.
-        port: the first one: of a machine's ranks for control messages, one each, then of all of
-            them for data. None: free ones.
+        port: the first of a machine's: one for each rank's control messages, then those for
+            data. None: free ones.
         timeout_s: within it all ranks raise when one fails; one that answers may be late by
             half of it. None: the timeout of the process group.
         insecure: lets ranks on several machines exchange without keys.
@@ -101,8 +99,8 @@ class Settings:
         transfers_in_flight: how many buckets may be under way at once.
         segmentation: see `EndpointConfig`; False where queues are to hold single packets.
         leave_out: for experiments; see `EndpointConfig`.
-        late_share: in how many of the last 100 buckets a rank's gradient may be left out
-            because it takes much longer than recent ones; it is added to the next step's.
+        late_share: in how many of the last 100 buckets a rank's gradient may be left out, to be
+            added to the next step's, because it takes much longer than recent ones.
         min_ranks: the fewest ranks, rank 0 among them, that go on when others are lost; with
             `server` alone. None: all are needed.
         phase: what sets `critical`: `gradient-norm` (DBLP's rule, every ten steps), or a
@@ -142,11 +140,11 @@ class Settings:
         text = os.environ.get(ENVIRONMENT)
         try:
             preset_options = {} if text is None else self._replaced_by(text)
-            self.protocol_config, self.default_control = protocol_of(
-                self.protocol, self.rate_bps, **preset_options
-            )
+            self._resolve_protocol(**preset_options)
         except (InputError, TypeError) as error:
-            raise InputError(f"{ENVIRONMENT}: {error}" if text else str(error)) from None
+            raise InputError(
+                f"{ENVIRONMENT}: {error}" if text is not None else str(error)
+            ) from None
         problem = next(self._problems(), None)
         if problem is not None:
             raise InputError(problem)
@@ -169,6 +167,33 @@ class Settings:
                     value = _checked(option.name, options.pop(option.name), json_type)
                     setattr(self, option.name, value)
         return options
+
+    def _resolve_protocol(self, **preset_options: Any) -> None:
+        protocol = self.protocol
+        self.default_control = False  # whether it is our choice, since no rate is known
+        if isinstance(protocol, ProtocolConfig):
+            if preset_options:
+                raise InputError(f"{next(iter(preset_options))} belongs to a preset; none is named")
+            config = protocol
+        elif isinstance(protocol, str):
+            try:
+                config = preset(protocol, **preset_options)
+                if self.rate_bps is None and config.needs_rate:
+                    self.default_control = "congestion_control" not in preset_options
+                if self.default_control:
+                    config = preset(protocol, congestion_control=_MEASURED, **preset_options)
+            except ValueError as error:
+                raise InputError(f"protocol: {error}") from None
+        else:
+            valid = "a preset's name or a ProtocolConfig"
+            raise InputError(f"protocol is {shown(protocol)}; valid: {valid}")
+        if self.rate_bps is None and config.needs_rate:
+            raise InputError(
+                f"rate_bps is missing, which the congestion control of {config.name} needs "
+                f"({config.congestion_control}); valid: the links' bits per second, or a control "
+                f"that measures, such as {_MEASURED}"
+            )
+        self.protocol_config = config
 
     def _problems(self) -> Iterator[str]:
         for option in fields(self):
@@ -232,7 +257,6 @@ class Settings:
 
     @property
     def keeps_residuals(self) -> bool:
-        """Whether what is lost of a gradient is added to the next step's."""
         return self.mode == "bounded" and self.filling == "error-feedback"
 
     @property
@@ -244,8 +268,7 @@ class Settings:
         """Returns the protocol between ranks that are all on this machine, or not."""
         if not (one_machine and self.default_control):
             return self.protocol_config
-        # Inside a machine nothing is lost but what a socket has no room for, and the transport
-        # knows that room: to measure such a path costs more than the exchange.
+        # Inside a machine the transport knows a socket's room: to measure costs more than to send.
         if self.mode == "reliable" and self.leave_out is None:
             return preset("tcp-reno")  # which every kernel has
         return replace(self.protocol_config, congestion_control="fixed")
@@ -265,35 +288,6 @@ class Settings:
             **{key.name: str(getattr(self, key.name)) for key in fields(self) if key.metadata},
             "phase": "None" if self.detector is None else type(self.detector).__name__,
         }
-
-
-def protocol_of(
-    protocol: str | ProtocolConfig, rate_bps: float | None, **preset_options: Any
-) -> tuple[ProtocolConfig, bool]:
-    """Returns the protocol, and whether we chose its congestion control, as no rate is known."""
-    if isinstance(protocol, ProtocolConfig):
-        if preset_options:
-            raise InputError(f"{next(iter(preset_options))} belongs to a preset, and none is named")
-        config = protocol
-    elif isinstance(protocol, str):
-        try:
-            config = preset(protocol, **preset_options)
-            measurable = config.needs_rate and "congestion_control" not in preset_options
-            if rate_bps is None and measurable:
-                return preset(protocol, congestion_control=_MEASURED, **preset_options), True
-        except ValueError as error:
-            raise InputError(f"protocol: {error}") from None
-    else:
-        raise InputError(
-            f"protocol is {shown(protocol)}; valid: a preset's name or a ProtocolConfig"
-        )
-    if rate_bps is None and config.needs_rate:
-        raise InputError(
-            f"rate_bps is missing, which the congestion control of {config.name} needs "
-            f"({config.congestion_control}); valid: the links' bits per second, or a control "
-            f"that measures, such as {_MEASURED}"
-        )
-    return config, False
 
 
 def require_equal(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from testbed.ddp.endpoint_thread import Part
 from testbed.ddp.exchange import Bucket, Exchange, Opening, Plan, opening_of_others
-from testbed.ddp.meeting import STORE, Places, Rendezvous, find, find_ports
+from testbed.ddp.meeting import STORE, Rendezvous
 from testbed.ddp.report import BucketReport, StepReport, bucket_report, open_logs
 from testbed.ddp.settings import Settings, require_equal
 from testbed.shared.input_error import InputError, shown
@@ -87,10 +87,7 @@ class Residuals:
             part += residual if scale == 1 else _scale(residual.copy(), scale)
 
     def replace(self, lost: NDArray[np.float32], slots: Sequence[int], scale: float) -> None:
-        """Keeps what a bucket has lost in a step, whose mean contains what was kept before.
-
-        The memory of `lost` is kept, too.
-        """
+        """Keeps `lost`, with its memory: the bucket's mean contains what was kept before."""
         for slot, part in self._divided(lost, slots):
             before = self._values.pop(slot, None)
             if not part.any():
@@ -157,15 +154,15 @@ class Steps(Settings):
         self.critical = self.detector is None or bool(self.detector.critical)
         self.last: StepReport | None = None
         self.scale = 1.0
-        self._rendezvous = Rendezvous(self.group, self.timeout_s, self.returns)
+        self._rendezvous = Rendezvous(self)
         self._opening: Opening | None = None  # the others', for a rank that returns
         if self.returns is not None:
             self._opening = opening_of_others(self, self._rendezvous)
         if (self.min_ranks or 0) > self._rendezvous.world:
             valid = f"up to {self._rendezvous.world}, the number of ranks"
             raise InputError(f"min_ranks is {self.min_ranks}; valid: {valid}")
-        number = self._rendezvous.number_of(self._rendezvous.rank)
-        self._log, self._announcer = open_logs(number, self._rendezvous.number_of)
+        rendezvous = self._rendezvous
+        self._log, self._announcer = open_logs(rendezvous.rank, rendezvous.number_of)
         make = self.make_torch_hook
         self._torch_hook = None if make is None else make(self._rendezvous.group)
         self._residuals = Residuals()
@@ -180,25 +177,24 @@ class Steps(Settings):
         self._failing = False
         self._failure: Exception | None = None
         self._changed = threading.Condition()
-        self._places: Places | None = None
         if not self._idle:
-            self._places = find(self, self._rendezvous)
+            self._rendezvous.meet()
             atexit.register(self.close)
 
     @property
     def _idle(self) -> bool:
-        """Whether our transport carries nothing, ever."""
-        nothing = self.mode == "local" or self._rendezvous.world == 1
-        return nothing or self._torch_hook is not None or self._is_away
+        """Our transport carries nothing."""
+        alone = self.mode == "local" or self._rendezvous.world == 1
+        return alone or self._torch_hook is not None or self._is_away
 
     @property
     def _is_away(self) -> bool:
-        """Whether this rank returns, and has not joined the others yet."""
+        """This rank returns, and has not joined the others yet."""
         return self._opening is not None and self._exchange is None
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """What fails here fails on all ranks, and raises what has failed first."""
+        """An error here ends the exchange on all ranks, and the first one is raised."""
         try:
             yield
         except Exception as error:
@@ -209,7 +205,7 @@ class Steps(Settings):
             raise self._failure from None
 
     def _fail(self, error: Exception, owner: int | None = None) -> None:
-        """Ends the exchange on all ranks, and lets the hook raise what has failed first."""
+        """Ends the exchange on all ranks, and lets the hook raise the first error."""
         with self._changed:
             if self._failing:
                 return
@@ -219,13 +215,12 @@ class Steps(Settings):
             number = re.search(r"\d+", error.peer)
             rank = int(number[0]) if number is not None else owner if owner is not None else rank
             reason = error.reason
-        first_rank, first_reason = rank, reason
         if self.min_ranks is None:  # else one that is gone says nothing for the others
-            first_rank, first_reason = self._rendezvous.first_failure(rank, reason)
+            rank, reason = self._rendezvous.first_failure(rank, reason)
         # What this rank finds wrong itself says more than that another was first to say so.
         lost = isinstance(error, PeerLost) and error.peer != STORE
         with self._changed:
-            self._failure = PeerLost(f"rank {first_rank}", first_reason) if lost else error
+            self._failure = PeerLost(f"rank {rank}", reason) if lost else error
             self._changed.notify_all()
         if self._exchange is not None:
             self._exchange.stop()
@@ -282,14 +277,13 @@ class Steps(Settings):
 
     def _open(self) -> None:
         """Opens the exchange of the buckets that have come in the step before."""
-        assert self._places is not None
+        rendezvous = self._rendezvous
         stage = f"the opening of the exchange before step {self._step}"
         self._require_equal(stage, {"the number of buckets": len(self._plan)})
         self._opened += 1
-        session = (self._places.session + self._opened * self._rendezvous.world) & U32_MAX
-        ports = find_ports(self, self._rendezvous, self._places.addresses, session)
-        addresses, chunk_bytes = self._places.addresses, self._places.chunk_bytes
-        opening = Opening(addresses, chunk_bytes, session, *ports, self._plan)
+        session = (rendezvous.session + self._opened * rendezvous.world) & U32_MAX
+        addresses, ports = rendezvous.addresses, rendezvous.ports(session)
+        opening = Opening(addresses, rendezvous.chunk_bytes, session, *ports, self._plan)
         self._exchange = self._exchange_of(opening)
         self._exchange.start()
 
@@ -298,7 +292,6 @@ class Steps(Settings):
             self,
             self._rendezvous,
             opening,
-            None if self._places is None else self._places.identity,
             on_gathered=self._announcer.gathered,
             on_failure=lambda owner, error: self._fail(error, owner),
         )
@@ -328,7 +321,7 @@ class Steps(Settings):
 
     @property
     def _is_known(self) -> bool:
-        """Whether this step's buckets are, up to the last one, those of the exchange."""
+        """This step's buckets are, as far as they have come, those of the exchange."""
         exchange, seen = self._exchange, self._seen
         return exchange is not None and exchange.plan[: len(seen)] == seen
 
@@ -386,7 +379,7 @@ class Steps(Settings):
             self._changed.notify_all()
 
     def _await(self, buckets: Sequence[_Bucket]) -> None:
-        """Returns when these have their means; raises what has failed instead."""
+        """Returns when these have their means; raises the first error instead."""
         began_s = time.monotonic()
         for bucket in buckets if self._torch_hook is not None else ():
             bucket.future.wait()
@@ -488,8 +481,8 @@ class Steps(Settings):
         atexit.unregister(self.close)
         if self._exchange is not None:
             self._exchange.close()
-        if self._places is not None and self._places.identity is not None:
-            self._places.identity.close()
+        if self._rendezvous.identity is not None:
+            self._rendezvous.identity.close()
         self._failing = True
         self._failure = self._failure or RuntimeError("this BoundedLoss is closed")
 

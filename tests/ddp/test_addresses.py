@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from testbed.ddp import BoundedLoss, InputError, meeting
+from testbed.ddp.settings import Settings
 from tests.ddp.ranks import drawn, exchange, last, launch, values
 
 SIZES = (30_000,)
@@ -95,9 +96,10 @@ def test_ports_are_held_until_all_ranks_have_theirs():
         assert "is taken" in hold(facts["control"], 2)
         return [facts, {"control": 47000, "data": 47002}]
 
-    settings: Any = SimpleNamespace(port=None)
-    rendezvous: Any = SimpleNamespace(rank=0, world=2, share=share)
-    control, data = meeting.find_ports(settings, rendezvous, ["127.0.0.1"] * 2, session=1)
+    rendezvous: Any = SimpleNamespace(
+        rank=0, world=2, addresses=["127.0.0.1"] * 2, share=share, _settings=Settings()
+    )
+    control, data = meeting.Rendezvous.ports(rendezvous, session=1)
     first = control[0]
     assert (control, data) == ([first, 47000], [first + 1, 47002])
     assert hold(first, 2) == ""
@@ -106,8 +108,8 @@ def test_ports_are_held_until_all_ranks_have_theirs():
 def beyond(rank, interface, collective):
     """Exchanges with keys; returns what was seen of them."""
     state = BoundedLoss(mode="reliable", collective=collective, interface=interface, timeout_s=60)
-    assert state._places is not None and state._places.identity is not None
-    folder = state._places.identity.folder
+    assert state._rendezvous.identity is not None
+    folder = state._rendezvous.identity.folder
     kept = stat.S_IMODE(folder.stat().st_mode), sorted(path.name for path in folder.glob("*.key"))
     parameters = [torch.zeros(size) for size in SIZES]
     for step in range(4):

@@ -6,7 +6,7 @@ import pytest
 from testbed.ddp import endpoint_thread
 from testbed.ddp.endpoint_thread import SERVER, Part, WorkerThread, name_of
 from testbed.ddp.owner import OwnerThread
-from testbed.training.fillings import FILLINGS
+from testbed.ddp.settings import Settings
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
 
 ELEMENTS = 10
@@ -56,15 +56,15 @@ def endpoints(monkeypatch):
     monkeypatch.setattr(endpoint_thread, "Endpoint", Endpoint)
 
 
-def an_end(kind, name, peers, **more):
+def an_end(kind, name, peers, late_share=0.0):
     config = EndpointConfig(
         session=1, name=name, bind_address="127.0.0.1", peers=dict.fromkeys(peers, "127.0.0.1"),
         is_server=name == SERVER, protocol=preset("none"), layout=LAYOUT, tensor_by_tensor=True,
         rate_bps=1e9, queue_bytes=1e6, control_port=1, data_port=2,
     )  # fmt: skip
-    filling = FILLINGS.create("error-feedback")
+    settings = Settings("none", rate_bps=1e9, late_share=late_share)
     functions = {"on_gathered": lambda: None, "on_failure": pytest.fail}
-    return kind(config, filling, owner=0, at_once=4, **functions, **more)
+    return kind(config, settings, owner=0, at_once=4, **functions)
 
 
 def post(end, value, done):
@@ -89,7 +89,7 @@ def end_all(end, posted):
 
 def an_owner(late_share=0.0):
     others = [name_of(1), name_of(2)]
-    return an_end(OwnerThread, SERVER, others, world=3, late_share=late_share, min_ranks=3)
+    return an_end(OwnerThread, SERVER, others, late_share)
 
 
 def test_a_mean_stays_until_a_late_rank_has_it():

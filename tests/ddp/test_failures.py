@@ -10,6 +10,7 @@ import torch
 
 from testbed.ddp import BoundedLoss, InputError
 from testbed.ddp.meeting import Rendezvous
+from testbed.ddp.settings import Settings
 from testbed.transport import preset
 from tests.ddp import ranks
 from tests.ddp.ranks import drawn, exchange, launch, store_apart, values, wrapped
@@ -126,7 +127,7 @@ def test_a_store_that_falls_silent_lets_nobody_wait_for_ever(how, at_step, line)
 
 def told_late(rank):
     """Rank 0 knows after a moment that rank 2 has failed; rank 1 only sees rank 0 go."""
-    rendezvous = Rendezvous(None, 10)
+    rendezvous = Rendezvous(Settings(timeout_s=10))
     rendezvous.share("start", dict)
     if rank == 0:
         time.sleep(0.2)

@@ -12,7 +12,8 @@ import torch
 
 from testbed.ddp import BoundedLoss
 from testbed.ddp import exchange as exchange_module
-from testbed.ddp.owner import WINDOW, Lateness, UntilLate
+from testbed.ddp.owner import Lateness, UntilLate
+from testbed.ddp.settings import WINDOW
 from testbed.transport import preset
 from testbed.transport.settings import LATE
 from testbed.transport.tolerance import FractionRule

@@ -31,8 +31,7 @@ def exchanged(rank: int, world: int, **settings: Any) -> dict[str, Any]:
             for more in each[1:]:
                 total += more[at]
             right &= torch.equal(mean, total / world)
-    places = state._places
-    assert places is not None
+    places = state._rendezvous
     state.close()
     return {
         "right": right,
