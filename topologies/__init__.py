@@ -1,9 +1,8 @@
 """Topologies: parameters from YAML in, Mininet `Topo` out.
 
-To add one: a line in `TOPOLOGIES` and a file with `Parameters`, a `TopologyParameters` with its own
-keys, and `Topology`, a `LabTopo` whose `build(parameters)` adds hosts, switches and links. A file
-of your own has the same two names; `plain` adapts a `Topo` that was written for Mininet alone.
-Imports Mininet, when a topology is used, and `testbed.shared`.
+To add one: a line in `TOPOLOGIES`, and a `LabTopo` whose `build(parameters)` adds hosts, switches
+and links, and whose `Parameters` has its keys. A file of your own has `Topology` and `Parameters`;
+`plain` adapts a `Topo` that was written for Mininet alone.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from topologies.settings import LinkParameters, TopologyParameters
 TOPOLOGIES: Registry[Any] = Registry(
     "topology",
     {
-        "star": "topologies.star:Topology",
-        "dumbbell": "topologies.dumbbell:Topology",
-        "leaf-spine": "topologies.leaf_spine:Topology",
-        "fat-tree": "topologies.fat_tree:Topology",
-        "clos": "topologies.clos:Topology",
+        "star": "topologies.shapes:Star",
+        "dumbbell": "topologies.shapes:Dumbbell",
+        "leaf-spine": "topologies.shapes:LeafSpine",
+        "fat-tree": "topologies.shapes:FatTree",
+        "clos": "topologies.shapes:Clos",
         "graph": "topologies.graph:Topology",
     },
     own="Topology",
@@ -37,7 +36,7 @@ __all__ = ["TOPOLOGIES", "AnyTopology", "LinkParameters", "TopologyParameters", 
 
 
 def build(parameters: TopologyParameters) -> Any:
-    """The `LabTopo` of validated parameters; ValueError: it is no network of the lab."""
+    """Build the `LabTopo` of validated parameters; ValueError: it is no network of the lab."""
     from topologies import plain
 
     kind: Any = TOPOLOGIES.entry(parameters.name)
@@ -50,13 +49,13 @@ def build(parameters: TopologyParameters) -> Any:
         return plain.construct(kind, parameters)
 
 
-def parse(given: Any) -> TopologyParameters:
-    """The parameters of a mapping from YAML, tried by building; ValidationError or ValueError."""
-    return _ANY.validate_python(given)
+def parse(document: Any) -> TopologyParameters:
+    """Parse a mapping from YAML, and build it; ValidationError or ValueError."""
+    return _ANY.validate_python(document)
 
 
 def _parameters_of(name: str) -> type[TopologyParameters]:
-    """The `Parameters` of its class or file; else, the options of a plain Mininet `Topo`."""
+    """Find `Parameters` of its class or file; else, make them of a plain Mininet `Topo`."""
     from topologies import plain
 
     kind: Any = TOPOLOGIES.entry(name)

@@ -57,7 +57,6 @@ class LabTopo(Topo):
         self._set_options()
 
     def addNode(self, name: str, **options: Any) -> str:  # noqa: N802 (Mininet's name)
-        """Add a node, once."""
         if not isinstance(name, str) or not _NODE_NAME.match(name):
             raise ValueError(f"node {name!r}: a name is letters, digits, - and _")
         if "--" in name:
@@ -65,9 +64,9 @@ class LabTopo(Topo):
         if name in self.g.nodes():
             raise ValueError(f"node {name!r} is there twice")
         is_switch = options.get("isSwitch", False)
-        given = {key: value for key, value in options.items() if key != "isSwitch"}
+        others = {key: value for key, value in options.items() if key != "isSwitch"}
         try:
-            mininet_options.check_node(given, is_switch=is_switch)
+            mininet_options.check_node(others, is_switch=is_switch)
         except ValueError as error:
             raise ValueError(f"{'switch' if is_switch else 'host'} {name}: {error}") from None
         # The lab makes all nodes alike but for a switch's dpid.
@@ -110,7 +109,7 @@ class LabTopo(Topo):
         return super().addLink(first, second, port1, port2, key)
 
     def _link(self, options: dict[str, Any], is_core: bool) -> LinkParameters:
-        """A link's settings in all scopes; most links have those of others, which are made once."""
+        """Join a link's settings of all scopes; most links have those of others, made once."""
         if (made := self._made.get(key := (repr(options), is_core))) is not None:
             return made
         keys = mininet_options.link_keys(options, loss_in_percent=self.loss_in_percent)
@@ -143,7 +142,7 @@ class LabTopo(Topo):
         return graph
 
     def longest_rtt_s(self) -> float:
-        """Round trip of the farthest two hosts over shortest paths, without queues, in seconds."""
+        """Find the round trip of the farthest two hosts over shortest paths, without queues."""
         graph = self.as_graph()
         # Hosts are many and have one link each: of each switch the farthest two count.
         farthest_s: dict[str, list[float]] = {}
@@ -165,6 +164,15 @@ class LabTopo(Topo):
                     longest_s = max(longest_s, max(here_s) + between_s + max(there_s))
         return 2 * longest_s
 
+    def add_fabric(self, leaves: int, spines: int, **options: Any) -> list[str]:
+        """Add `leaf-N` and `spine-N`, with a link from each to each; return the leaves."""
+        near = [self.addSwitch(f"leaf-{number}") for number in range(1, leaves + 1)]
+        far = [self.addSwitch(f"spine-{number}") for number in range(1, spines + 1)]
+        for leaf in near:
+            for spine in far:
+                self.addLink(leaf, spine, **options)
+        return near
+
     def spread(self, names: Sequence[str], switches: Sequence[str]) -> None:
         """Add hosts and link them to the switches in turn."""
         for position, name in enumerate(names):
@@ -172,9 +180,8 @@ class LabTopo(Topo):
 
     def _check(self) -> None:
         graph, hosts = self.as_graph(), self.hosts()
-        known = set(hosts)
         for name in self.parameters.all_host_names():
-            if name not in known:
+            if name not in graph or self.isSwitch(name):
                 raise ValueError(f"there is no host {name!r}; needed: server, worker-1, ...")
         for host in hosts:
             if graph.degree(host) != 1:
@@ -187,15 +194,13 @@ class LabTopo(Topo):
         if not networkx.is_connected(graph):
             parts = sorted(networkx.connected_components(graph), key=len)
             raise ValueError(f"{sorted(parts[0])[0]!r} is not connected to {hosts[0]!r}")
-        if len(hosts) <= 1 + MOST_LAB_WORKERS + MOST_EXTRA_HOSTS:
-            self._check_interfaces()  # of more hosts no lab is built
         by_identity: dict[int, str] = {}
         for name in self.switches():
             identity = int(self.nodeInfo(name)["dpid"], 16)
             if (other := by_identity.setdefault(identity, name)) != name:
                 raise ValueError(f"switches {other!r} and {name!r} have the same dpid {identity:x}")
-
-    def _check_interfaces(self) -> None:
+        if len(hosts) > 1 + MOST_LAB_WORKERS + MOST_EXTRA_HOSTS:
+            return  # of more hosts no lab is built, and no interface made
         for node, ports in self.ports.items():
             longest = f"{node}-eth{max(ports)}"
             if len(longest) > _INTERFACE_NAME_CHARACTERS:

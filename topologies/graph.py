@@ -40,10 +40,9 @@ class Parameters(TopologyParameters):
 
 
 class Topology(LabTopo):
-    """What the parameters list."""
+    """Hosts, switches and links in the order in which the parameters list them."""
 
     def build(self, parameters: Parameters) -> None:
-        """Add everything in the order in which it is listed."""
         for name, dpid in parameters.switches.items():
             self.addSwitch(name, **({} if dpid is None else {"dpid": dpid}))
         for name in parameters.hosts:
@@ -55,19 +54,20 @@ class Topology(LabTopo):
 
 
 def described(topo: Topo) -> dict[str, Any]:
-    """The parameters of a built topology, as in an experiment's `topology` section."""
+    """Describe a built topology as an experiment's `topology` section does."""
     percent = not isinstance(topo, LabTopo)
     hosts, switches = topo.hosts(sort=False), topo.switches(sort=False)
     edges, place = [], ""
     try:
         for name in (*hosts, *switches):
             place = f"{'host' if name in hosts else 'switch'} {name}"
-            options = {key: each for key, each in topo.nodeInfo(name).items() if key != "isSwitch"}
+            info = topo.nodeInfo(name)
+            options = {key: info[key] for key in info if key != "isSwitch"}
             mininet_options.check_node(options, is_switch=name in switches)
         for _, _, info in topo.links(sort=False, withInfo=True):
             ends = {key: info[key] for key in ("node1", "node2", "port1", "port2")}
             place = f"link {ends['node1']}--{ends['node2']}"
-            options = {key: each for key, each in info.items() if key not in ends}
+            options = {key: info[key] for key in info if key not in ends}
             keys = mininet_options.link_keys(options, loss_in_percent=percent)
             edge = Edge(
                 between=(ends["node1"], ends["node2"]), ports=(ends["port1"], ends["port2"]), **keys

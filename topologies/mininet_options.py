@@ -23,13 +23,13 @@ _LAB_SWITCH = {"datapath": "user", "failMode": "secure", "protocols": "OpenFlow1
 
 
 def link_keys(options: Mapping[str, Any], *, loss_in_percent: bool) -> dict[str, Any]:
-    """The lab's keys of a link for the options of an `addLink`."""
-    given = {key: value for key, value in options.items() if value is not None}
-    if getattr(given.get("cls"), "__name__", given.get("cls")) in _LINK_CLASSES:
-        del given["cls"]
-    keys = {key: given.pop(key) for key in LinkParameters.model_fields if key in given}
-    mininet = {key: given.pop(key) for key in _TRANSLATED if key in given}
-    for key, value in given.items():
+    """Translate the options of an `addLink` to the lab's keys of a link."""
+    rest = {key: value for key, value in options.items() if value is not None}
+    if getattr(rest.get("cls"), "__name__", rest.get("cls")) in _LINK_CLASSES:
+        del rest["cls"]
+    keys = {key: rest.pop(key) for key in LinkParameters.model_fields if key in rest}
+    mininet = {key: rest.pop(key) for key in _TRANSLATED if key in rest}
+    for key, value in rest.items():
         if value:  # an option that is off says nothing
             valid = one_of(key, [*LinkParameters.model_fields, *_TRANSLATED])
             raise ValueError(f"{key}={_named(value)}: the lab makes links itself; {valid}")
@@ -46,30 +46,30 @@ def link_keys(options: Mapping[str, Any], *, loss_in_percent: bool) -> dict[str,
     return keys | translated
 
 
-def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
+def _translated(mininet: Mapping[str, Any]) -> dict[str, Any]:
     keys: dict[str, Any] = {}
-    if "bw" in given:
-        keys["rate_bps"] = round(_number("bw", given["bw"]) * 1e6)
+    if "bw" in mininet:
+        keys["rate_bps"] = round(_number("bw", mininet["bw"]) * 1e6)
     for key in ("delay", "jitter"):
-        if key in given:
-            seconds = units.number(f"{key}_s", str(given[key] or "0s"))
+        if key in mininet:
+            seconds = units.number(f"{key}_s", str(mininet[key] or "0s"))
             if seconds is None:
                 raise ValueError(
-                    f"{key}={given[key]!r}: valid: a time with its unit, such as '5ms' or '100us'"
+                    f"{key}={mininet[key]!r}: valid: a time with its unit, such as '5ms' or '100us'"
                 )
             keys[f"{key}_s"] = seconds
-    if "max_queue_size" in given:
-        packets = round(_number("max_queue_size", given["max_queue_size"]))
+    if "max_queue_size" in mininet:
+        packets = round(_number("max_queue_size", mininet["max_queue_size"]))
         if packets < 2:
             raise ValueError(f"max_queue_size={packets}: valid: 2 packets or more")
         keys["queue_bytes"] = packets * FRAME_BYTES
-    if given.get("enable_ecn"):
+    if mininet.get("enable_ecn"):
         keys["ecn_threshold_bytes"] = _ECN_THRESHOLD_BYTES
     return keys
 
 
 def check_node(options: Mapping[str, Any], *, is_switch: bool) -> None:
-    """Raises ValueError for an option of `addHost` or `addSwitch` that has no meaning here."""
+    """Raise ValueError for an option of `addHost` or `addSwitch` that has no meaning here."""
     for key, value in options.items():
         if value is None or (is_switch and _LAB_SWITCH.get(key, ...) == value):
             continue

@@ -7,7 +7,7 @@ added: `server`, `worker-1`, ..., `traffic-1`, ...
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mininet.topo import Topo
@@ -20,7 +20,7 @@ _HANDED_OVER = ("workers", "extra_hosts")
 
 
 class PlainTopo(LabTopo):
-    """What a plain `Topo` is mixed with."""
+    """Gives the hosts of a plain `Topo` their roles."""
 
     loss_in_percent = True
 
@@ -38,19 +38,19 @@ class PlainTopo(LabTopo):
                     + (f"; workers: {fits} would fit" if fits > 0 else "")
                 )
             self.roles = dict(zip(hosts, names, strict=True))
-            self._rename(self.roles)
+            self._rename()
         super().finish()
 
-    def _rename(self, names: dict[str, str]) -> None:
+    def _rename(self) -> None:
         def new(name: str) -> str:
-            return names.get(name, name)
+            return self.roles.get(name, name)
 
         for first, second in self._links:
             info = self.linkInfo(first, second)
             self.setlinkInfo(first, second, {**info, "node1": new(first), "node2": new(second)})
-        self.g.node = {new(name): each for name, each in self.g.node.items()}
+        self.g.node = {new(name): info for name, info in self.g.node.items()}
         self.g.edge = {
-            new(name): {new(other): each for other, each in others.items()}
+            new(name): {new(other): edge for other, edge in others.items()}
             for name, others in self.g.edge.items()
         }
         self.ports: dict[str, dict[int, tuple[str, int]]] = {
@@ -63,7 +63,7 @@ class PlainTopo(LabTopo):
 
 
 def construct(kind: Any, parameters: TopologyParameters) -> LabTopo:
-    """The topology of a class and its parameters."""
+    """Make the topology of a class and its parameters."""
     if not issubclass(kind, LabTopo):
         # The lab's checks come first; `build` and `__init__` are the class's own.
         kind = type(kind.__name__, (kind, PlainTopo), {})
@@ -77,25 +77,23 @@ def construct(kind: Any, parameters: TopologyParameters) -> LabTopo:
 
 
 def parameters_of(kind: type[Topo]) -> type[TopologyParameters]:
-    """The section of a class without `Parameters`; a plain `Topo` adds its options."""
-    if issubclass(kind, LabTopo):
-        return TopologyParameters
+    """Make the section of a class without `Parameters`; a plain `Topo` adds its options."""
     fields: dict[str, Any] = {}
     for name, default in _options(kind).items():
+        if name in _HANDED_OVER:
+            continue
         if default is inspect.Parameter.empty:
             fields[name] = (bool | int | float | str, ...)
         else:
             # In Python, whole numbers and others are not told apart by a default.
             fields[name] = (int | float if type(default) is int else type(default), default)
-    for name in _HANDED_OVER:
-        fields.pop(name, None)
     if not fields:
         return TopologyParameters
     return create_model(kind.__name__, __base__=TopologyParameters, **fields)
 
 
 def _options(kind: type[Topo]) -> dict[str, Any]:
-    """The options of a plain `Topo` that an experiment may set, and their defaults, if any."""
+    """List the options of a plain `Topo` that an experiment may set, and their defaults, if any."""
     if issubclass(kind, LabTopo) and not issubclass(kind, PlainTopo):
         return {}
     return {
@@ -111,22 +109,17 @@ def _options(kind: type[Topo]) -> dict[str, Any]:
     }
 
 
-def _entrance(kind: type[Topo]) -> Callable[..., Any]:
-    """What takes the arguments: the class's own `__init__` or, else, its `build`."""
-    if kind.__init__ is not Topo.__init__:
-        own = inspect.signature(kind.__init__).parameters.values()
-        if not any(each.kind is each.VAR_POSITIONAL for each in own):
-            return kind.__init__
-    return kind.build
-
-
 def _arguments(kind: type[Topo]) -> list[inspect.Parameter]:
-    _, *arguments = inspect.signature(_entrance(kind)).parameters.values()  # the first one is self
-    return arguments
+    """List the arguments, without `self`, of the class's own `__init__` or, else, its `build`."""
+    arguments = list(inspect.signature(kind.__init__).parameters.values())
+    is_own = kind.__init__ is not Topo.__init__
+    if not is_own or any(argument.kind is argument.VAR_POSITIONAL for argument in arguments):
+        arguments = list(inspect.signature(kind.build).parameters.values())
+    return arguments[1:]
 
 
 def _takes_parameters(kind: type[Topo], options: Mapping[str, Any]) -> bool:
-    """Whether it needs an argument that is no option, or has one that is called `parameters`."""
+    """Tell whether it needs an argument that is no option, or has one called `parameters`."""
     return any(
         argument.name == "parameters"
         or argument.kind is argument.VAR_POSITIONAL

@@ -145,25 +145,23 @@ class TopologyParameters(LinkParameters):
 
     @model_validator(mode="before")
     @classmethod
-    def _queue_by_default(cls, given: Any) -> Any:
-        """The resolved configuration shows the queue that an experiment does not mention."""
+    def _queue_by_default(cls, keys: Any) -> Any:
+        """Let the resolved configuration show the queue that an experiment does not mention."""
         queues = ("queue_bdp", "queue_bytes")
-        if not isinstance(given, Mapping) or any(given.get(key) is not None for key in queues):
-            return given
-        return {**given, "queue_bytes": _QUEUE_BYTES}
+        if not isinstance(keys, Mapping) or any(keys.get(key) is not None for key in queues):
+            return keys
+        return {**keys, "queue_bytes": _QUEUE_BYTES}
 
     def host_names(self) -> list[str]:
-        """Names of all training hosts: the server first, then the workers in order."""
+        """List the training hosts: the server, then the workers in order."""
         return ["server", *self.worker_names()]
 
     def worker_names(self) -> list[str]:
-        """Names of the workers in rank order."""
         return [f"worker-{rank}" for rank in range(1, self.workers + 1)]
 
     def traffic_names(self) -> list[str]:
-        """Names of the hosts that take no part in training."""
+        """List the hosts that take no part in training."""
         return [f"traffic-{number}" for number in range(1, self.extra_hosts + 1)]
 
     def all_host_names(self) -> list[str]:
-        """Names of all hosts: server, workers, traffic hosts."""
         return [*self.host_names(), *self.traffic_names()]

@@ -79,7 +79,7 @@ def test_what_no_run_imports_changes_neither_the_code_nor_the_commit(
 ):
     code = ("testbed/run/part.py", "testbed/transport/native/hot.c", "controllers/__main__.py")
     others = ("page.md", "tests/test_part.py", "experiments/quick.yaml", "testbed/cli/verbs.py")
-    names = (*code, "topologies/star.py", *others)
+    names = (*code, "topologies/shapes.py", *others)
     repository(tmp_path, monkeypatch, dict.fromkeys(names, "# part of it\n"))
     clean = manifest.code_sha256()
 
