@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -26,8 +26,7 @@ from testbed.lab import paths
 from testbed.lab.kernel import link_counters
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.namespaces import entered, socket_in
-from testbed.lab.kernel.rtnetlink import Rtnetlink
-from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE, LinkShape, rate_message
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
 from testbed.verdict.gates import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
@@ -101,7 +100,7 @@ class QueueCalibration:
         limit_bytes: as configured.
         peak_bytes: the longest queue that was seen; None: not measured.
         resolution_bytes: a full queue may have looked shorter by this much: a frame did not fit
-            any more, and others left between the last refusal and the look.
+            any more, and others left between the last refusal and the reading.
         refused: frames that found the queue full.
         reason: why it was not measured.
     """
@@ -130,7 +129,7 @@ class QueueCalibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was measured. `left_out` paths were not measured, each like one that was."""
+    """The measurements. `left_out` paths were not measured, each like one that was."""
 
     paths: list[PathCalibration]
     queues: list[QueueCalibration] = field(default_factory=list)
@@ -138,7 +137,7 @@ class Calibration:
     took_s: float = 0.0
 
     @property
-    def stand_ins(self) -> str:
+    def note(self) -> str:
         alike = f"{self.left_out} more paths have one like them among those measured"
         return alike if self.left_out else ""
 
@@ -158,7 +157,7 @@ class Calibration:
 
 
 class _Path(NamedTuple):
-    """What a direction between two hosts is configured to do."""
+    """A direction between two hosts as it is configured."""
 
     sender: HostInfo
     receiver: HostInfo
@@ -175,13 +174,13 @@ def calibrate(network: LabInfo, *, most_alike: int = _MOST_ALIKE) -> Calibration
     """Measure both directions between the server and every other host, and every link's queue."""
     began_s = time.monotonic()
     queues = _fill_all(network)
-    every = list(_paths(network))
-    chosen = _chosen(every, most_alike)
+    paths_of_all = list(_paths(network))
+    chosen = _chosen(paths_of_all, most_alike)
     trips = _all_round_trips(chosen)
     return Calibration(
-        paths=[_measured(path, found) for path, found in zip(chosen, trips, strict=True)],
+        paths=[_measured(path, of_path) for path, of_path in zip(chosen, trips, strict=True)],
         queues=queues,
-        left_out=len(every) - len(chosen),
+        left_out=len(paths_of_all) - len(chosen),
         took_s=time.monotonic() - began_s,
     )
 
@@ -205,7 +204,7 @@ def _paths(network: LabInfo) -> Iterator[_Path]:
 def path_over(
     sender: HostInfo, receiver: HostInfo, there: Sequence[LinkEnds], back: Sequence[LinkEnds]
 ) -> _Path:
-    """The path over these links in order; probes come back over the others."""
+    """Describe the path over these links in order; probes come back over the others."""
     kept, kept_back = (math.prod(1 - link.loss for link in way) for way in (there, back))
     delivered_bps = math.inf  # of a flow that fills it
     for link in there:
@@ -224,9 +223,9 @@ def path_over(
     )
 
 
-def _chosen(every: Sequence[_Path], most_alike: int) -> list[_Path]:
+def _chosen(all_paths: Sequence[_Path], most_alike: int) -> list[_Path]:
     alike: dict[tuple[object, ...], list[_Path]] = {}
-    for path in every:
+    for path in all_paths:
         alike.setdefault(path[2:], []).append(path)
     chosen = []
     for group in alike.values():
@@ -237,7 +236,10 @@ def _chosen(every: Sequence[_Path], most_alike: int) -> list[_Path]:
 
 
 def _measured(path: _Path, trips: Sequence[float | None]) -> PathCalibration:
-    answered, rate = _answered(path, trips), _rate(path)
+    answered = [trip for trip in trips if trip is not None]
+    if not answered:
+        raise _no_answer(path)
+    rate = _rate(path)
     return PathCalibration(
         sender=path.sender.name,
         receiver=path.receiver.name,
@@ -284,18 +286,11 @@ def warm_up(network: LabInfo) -> None:
 
 
 def _all_round_trips(chosen: Sequence[_Path]) -> list[list[float | None]]:
-    """Round trips of every path: those of delayed ones at the same time, the others in turn."""
+    """Measure the round trips of delayed paths at the same time, then of the others in turn."""
     with ThreadPoolExecutor(_CONCURRENT_PROBES) as pool:
-        delayed = {
-            number: pool.submit(_round_trips, path)
-            for number, path in enumerate(chosen)
-            if path.rtt_s > _DELAYED_S
-        }
-        wait(delayed.values())
-    return [
-        delayed[number].result() if number in delayed else _round_trips(path)
-        for number, path in enumerate(chosen)
-    ]
+        delayed = [path for path in chosen if path.rtt_s > _DELAYED_S]
+        trips = dict(zip(map(id, delayed), pool.map(_round_trips, delayed), strict=True))
+    return [trips.get(id(path)) or _round_trips(path) for path in chosen]
 
 
 def _round_trips(path: _Path) -> list[float | None]:
@@ -311,14 +306,8 @@ def _round_trips(path: _Path) -> list[float | None]:
     return trips
 
 
-def _answered(path: _Path, trips: Sequence[float | None]) -> list[float]:
-    if answered := [trip for trip in trips if trip is not None]:
-        return answered
-    raise _no_answer(path)
-
-
 def median_chance_s(jitters_s: Sequence[float], count: int) -> float:
-    """How far the median of `count` round trips may be off by jitter: farther once in a million."""
+    """Bound what jitter does to the median of `count` round trips: more once in a million."""
     deviation_s = math.sqrt(2 / 3 * sum(jitter_s**2 for jitter_s in jitters_s))
     # As for a normal distribution; a sum of even ones has shorter tails.
     return _CHANCE_DEVIATIONS * math.sqrt(math.pi / 2) * deviation_s / math.sqrt(count)
@@ -378,8 +367,6 @@ _IQR_OF_NORMAL = 1.349  # in standard deviations
 
 
 class Rate(NamedTuple):
-    """The trials of one path."""
-
     median_bps: float
     spread: float  # interquartile range over the configured rate, without what chance explains
     trials: int
@@ -405,17 +392,17 @@ def _rate(path: _Path) -> Rate:
         for _ in range(_MOST_BLASTS):
             arrivals = _blast(source, sink, count, lossy=path.loss > 0)
             trials_bps += stretches_bps(arrivals, frames, delivered_share=share)
-            found = summary(trials_bps, path.rate_bps, chance=chance)
-            error = abs(found.median_bps / path.rate_bps - 1)
-            if error <= _GOOD_ERROR and found.spread <= _GOOD_SPREAD:
+            rate = summary(trials_bps, path.rate_bps, chance=chance)
+            error = abs(rate.median_bps / path.rate_bps - 1)
+            if error <= _GOOD_ERROR and rate.spread <= _GOOD_SPREAD:
                 break
-    return found
+    return rate
 
 
 def stretches_bps(
     arrivals: Sequence[tuple[int, float]], frames: int, *, delivered_share: float | None = 1.0
 ) -> list[float]:
-    """The rate in every stretch, before configured losses; without a share by frames' numbers."""
+    """List the rates of all stretches, before losses; without a share by frames' numbers."""
     steady = arrivals[max(frames, len(arrivals) // 8) :]  # the first leave with full buckets
     rates = []
     for first in range(0, len(steady) - frames, frames):
@@ -427,16 +414,16 @@ def stretches_bps(
 
 
 def summary(trials_bps: Sequence[float], rate_bps: int, *, chance: float = 0.0) -> Rate:
-    """Median and spread of trials; without any, a rate of 0."""
+    """Take median and spread of trials; without any, a rate of 0."""
     if len(trials_bps) < 2:
         return Rate(sum(trials_bps), 1.0, len(trials_bps))
     low_bps, median_bps, high_bps = statistics.quantiles(trials_bps, method="inclusive")
-    seen = (high_bps - low_bps) / rate_bps
-    return Rate(median_bps, math.sqrt(max(0.0, seen**2 - chance**2)), len(trials_bps))
+    spread = (high_bps - low_bps) / rate_bps
+    return Rate(median_bps, math.sqrt(max(0.0, spread**2 - chance**2)), len(trials_bps))
 
 
 def chance_spread(rate_bps: int, loss: float, jitters_s: Sequence[float] = ()) -> float:
-    """The interquartile range that random losses, and jitter, give to the time of a stretch."""
+    """Simulate the interquartile range that losses and jitter give to the time of a stretch."""
     frames = stretch_frames(rate_bps, jitters_s)
     lost = _IQR_OF_NORMAL * math.sqrt(loss / frames)
     if not jitters_s:
@@ -452,13 +439,13 @@ def chance_spread(rate_bps: int, loss: float, jitters_s: Sequence[float] = ()) -
 
 
 def stretch_frames(rate_bps: int, jitters_s: Sequence[float] = ()) -> int:
-    """How many arrivals one trial has."""
+    """Count the arrivals of one trial."""
     stretch_s = min(_STRETCH_S + _STRETCH_JITTERS * sum(jitters_s), _LONGEST_STRETCH_S)
     return max(1, round(rate_bps * stretch_s / _FRAME_BITS))
 
 
 def blast_frames(rate_bps: int, jitters_s: Sequence[float] = ()) -> int:
-    """How many frames a blast has: 0.2 s of them, fewer where they are many, more where few."""
+    """Count the frames of a blast: 0.2 s of them, fewer where they are many, more where few."""
     stretch = stretch_frames(rate_bps, jitters_s)
     stretches = min(_MOST_STRETCHES, max(_LEAST_STRETCHES, _MOST_FRAMES // stretch))
     if stretch == 1:  # a slow link: its frames last long
@@ -469,7 +456,7 @@ def blast_frames(rate_bps: int, jitters_s: Sequence[float] = ()) -> int:
 def _blast(
     source: socket.socket, sink: socket.socket, count: int, *, lossy: bool
 ) -> list[tuple[int, float]]:
-    """Send `count` frames, as fast as the sender's own queue takes them; returns what arrived."""
+    """Send `count` frames, as fast as the sender's own queue takes them; return the arrivals."""
     target, rest = sink.getsockname(), bytes(_PAYLOAD_BYTES - _NUMBER.size)
 
     def send() -> None:
@@ -502,9 +489,9 @@ _HEADER = bytes.fromhex("02000000ca1b 02000000ca1c") + OWN_ETHERTYPE.to_bytes(2)
 _FRAME = _HEADER.ljust(ETHERNET_FRAME_BYTES, b"\0")
 _SO_SNDBUFFORCE, _SEND_BUFFER_BYTES = 32, 128 << 20
 _MOST_SOCKETS = 64
-_LOOKS = 4
+_FILLINGS = 4
 _PATIENCE_S, _SLOWEST_FILLING_BYTES_PER_S = 0.1, 100e6
-_LONGEST_DRAIN_S, _DRAIN_POLL_S = 1.0, 0.002
+_DRAIN_SLACK_S, _DRAIN_POLL_S = 1.0, 0.002
 # RED as `shaping.mark` sets it drops at its limit only. (These frames cannot be marked.)
 _LIMITED_IN_BYTES = ("bfifo", "red")
 
@@ -513,24 +500,11 @@ def _fill_all(network: LabInfo) -> list[QueueCalibration]:
     """Fill every queue of an idle network and wait until all are empty again."""
     ends = [(link, end) for link in network.links for end in (link.first, link.second)]
     measured = [_fill(link, end) for link, end in ends]
-    # One that would take long to drain is let out at a higher rate for a while.
-    slow = [
-        (link, end) for link, end in ends if link.queue_bytes * 8 / link.rate_bps > _LONGEST_DRAIN_S
-    ]
-    for link, end in slow:
-        _set_rate(link, end, int(link.queue_bytes * 8 / _LONGEST_DRAIN_S))
-    deadline_s = time.monotonic() + 2 * _LONGEST_DRAIN_S
+    longest_s = max((link.queue_bytes * 8 / link.rate_bps for link in network.links), default=0.0)
+    deadline_s = time.monotonic() + longest_s + _DRAIN_SLACK_S
     while any(_backlog(end)[0] for _, end in ends) and time.monotonic() < deadline_s:
         time.sleep(_DRAIN_POLL_S)
-    for link, end in slow:
-        _set_rate(link, end, link.rate_bps)
     return measured
-
-
-def _set_rate(link: LinkEnds, end: Port, rate_bps: int) -> None:
-    with Rtnetlink(end.pid) as kernel:
-        shape = LinkShape(rate_bps=rate_bps, queue_bytes=link.queue_bytes)
-        kernel.send([rate_message(kernel.interface(end.interface), shape)])
 
 
 def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
@@ -545,7 +519,7 @@ def _fill(link: LinkEnds, end: Port) -> QueueCalibration:
         peak_bytes = refused = 0
         resolution_bytes = link.queue_bytes
         patience_s = _PATIENCE_S + link.queue_bytes / _SLOWEST_FILLING_BYTES_PER_S
-        for _ in range(_LOOKS):
+        for _ in range(_FILLINGS):
             if not _send_until_refused(sockets, end, stack, patience_s):
                 break
             refused += 1
@@ -590,7 +564,7 @@ def _packet_socket(end: Port) -> socket.socket:
 
 
 def _backlog(end: Port) -> tuple[int, str]:
-    """Bytes that wait at an interface, and the kind of queue that they wait in."""
+    """Read the bytes that wait at an interface, and the kind of queue that they wait in."""
     with entered(end.pid):
         return link_counters.waiting(end.interface)
 
@@ -600,12 +574,12 @@ def _backlog(end: Port) -> tuple[int, str]:
 
 def rate(calibration: Calibration) -> Finding:
     value, where = worst((path.rate_error, path.ends) for path in calibration.paths)
-    return Finding(value=value, where=where, note=calibration.stand_ins)
+    return Finding(value=value, where=where, note=calibration.note)
 
 
 def rate_spread(calibration: Calibration) -> Finding:
     value, where = worst((path.rate_spread, path.ends) for path in calibration.paths)
-    return Finding(value=value, where=where, note=calibration.stand_ins)
+    return Finding(value=value, where=where, note=calibration.note)
 
 
 def round_trip(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
@@ -614,8 +588,8 @@ def round_trip(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
         (path.rtt_error_s() - path.rtt_limit(limits)[0], path.ends) for path in by_ends.values()
     )
     limit_s, key = by_ends[ends].rtt_limit(limits)
-    error_s, note = by_ends[ends].rtt_error_s(), calibration.stand_ins
-    return Finding(value=error_s, key=key, limit=limit_s, where=ends, note=note)
+    error_s = by_ends[ends].rtt_error_s()
+    return Finding(value=error_s, key=key, limit=limit_s, where=ends, note=calibration.note)
 
 
 def idle_loss(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
@@ -630,7 +604,7 @@ def idle_loss(calibration: Calibration, limits: Mapping[str, Any]) -> Finding:
         value=lossy.lost,
         limit=min(1.0, limits["idle_loss"] + lossy.lost_by_chance()),
         where=lossy.ends if lossy.probes_lost else "",
-        note="; ".join(filter(None, (by_chance, calibration.stand_ins))),
+        note="; ".join(filter(None, (by_chance, calibration.note))),
     )
 
 
