@@ -38,7 +38,6 @@ class ControllerError(ConnectionError):
 
 
 def parse_request(line: bytes) -> dict[str, Any]:
-    """Check one request line."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError) as error:

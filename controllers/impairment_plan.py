@@ -28,7 +28,6 @@ class Places:
 
     @classmethod
     def of(cls, topology: Any, hosts: Sequence[str], working_hosts: Collection[str] = ()) -> Places:
-        """The places of a built topology."""
         return cls(
             hosts=hosts,
             switches=topology.switches(),
@@ -47,7 +46,6 @@ class Places:
         return "->".join(ends)
 
     def rates_set(self, parameters: ImpairmentParameters) -> set[tuple[str, str]]:
-        """List the directions of links whose rate an entry sets."""
         if not parameters.sets_rate:
             return set()
         sender, receiver = parameters.link or self._last_link(parameters.host)
@@ -80,7 +78,6 @@ class Places:
             parameters.check_link(self.settings[self.link_of(parameters)])
 
     def delays(self, entries: Sequence[ImpairmentParameters]) -> dict[tuple[str, str], float]:
-        """The links that entries delay, and for how long at most."""
         delayed: dict[tuple[str, str], float] = {}
         for entry in entries:
             if entry.changes_middle:
@@ -90,7 +87,6 @@ class Places:
         return delayed
 
     def link_of(self, parameters: ImpairmentParameters) -> tuple[str, str]:
-        """The link that an entry acts on, as it is named here."""
         ends = set(parameters.link or self._last_link(parameters.host))
         return next(link for link in self.links if set(link) == ends)
 
@@ -157,7 +153,6 @@ def both_change(first: ImpairmentParameters, second: ImpairmentParameters) -> se
 
 
 def places_of(network: Mapping[str, Any]) -> Places:
-    """The places of a lab's description (`LabInfo.as_json`)."""
     return Places(
         hosts=list(network["hosts"]),
         switches=set(network["switches"]),

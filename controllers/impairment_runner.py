@@ -140,7 +140,6 @@ class ImpairmentRunner:
         return self._timeline.active
 
     def start(self, at_s: float) -> None:
-        """Note that the first round begins at this instant of the monotonic clock."""
         self._perform(self._timeline.start(at_s), at_s)
 
     def leg_begins(self, round_number: int, leg: str, at_s: float) -> list[str]:
@@ -155,7 +154,6 @@ class ImpairmentRunner:
         return self._timeline.hit(round_number, leg)
 
     def finish(self, at_s: float) -> None:
-        """End everything, because the run is over; return once it is logged."""
         self._finish(self._timeline.finish(), at_s)
         for ongoing in list(self._ongoing.values()):
             ongoing.stop.set()

@@ -145,12 +145,10 @@ class Routing:
 
     @property
     def down(self) -> set[frozenset[str]]:
-        """The links with a dead port at either end."""
         return {frozenset((end[0], self._neighbours[end])) for end in self._dead_ports}
 
     @property
     def is_settled(self) -> bool:
-        """True if all rules fit the switches' ports as these are now."""
         return not self._is_busy
 
     def bring_back(self, switch: str, connection: Connection) -> None:

@@ -46,7 +46,6 @@ class Flow:
 
     @property
     def place(self) -> Place:
-        """A switch has one entry in a place at most."""
         return self.table, self.priority, self.match
 
 
@@ -332,12 +331,10 @@ class Switch:
         self._send([_remove_flow(flow) for flow in flows])
 
     def drop_numbered(self, number: int) -> None:
-        """Remove all flow entries of an impairment."""
         self._flows = {place: flow for place, flow in self._flows.items() if flow.number != number}
         self._send([_remove_flows(cookie=number, cookie_mask=_WHOLE_COOKIE)])
 
     def drop_unused_groups(self) -> None:
-        """Remove the groups that no flow entry needs any more."""
         used = {flow.ports for flow in self._flows.values()}
         unused = [self._groups.pop(ports) for ports in set(self._groups) - used]
         self._send([_remove_group(number) for number in unused])
@@ -363,7 +360,6 @@ class Switch:
         self._send([_set_port(port, self._addresses.get(port, ""), up=up)])
 
     def meter_counts(self, number: int) -> MeterCounts:
-        """Read what a meter has counted since it was added."""
         connection = self._connection
         if connection is None or self._counting.get(number) is not connection:
             raise NotMeasuredError(f"{self.name} has reconnected, and its meter counts anew")

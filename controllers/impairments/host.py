@@ -161,7 +161,6 @@ class _SlowLink:
             link.undo()
 
     def effect(self) -> Effect:
-        """Count the packets that came to the links' queues meanwhile."""
         met = sum(link.sent + link.dropped for link in self._slowed.values())
         return Effect(met=met, details={"resource": "link", "rate_bps": self._slowest_bps})
 

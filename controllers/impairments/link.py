@@ -137,7 +137,6 @@ class ChangedDirection(Impairment[ParametersT]):
         self._link.undo()
 
     def effect(self) -> Effect:
-        """The packets that came to the queue meanwhile, and those that it dropped."""
         sent, dropped = self._link.sent, self._link.dropped
         return Effect(met=sent + dropped, dropped=dropped, details=self._new)
 
@@ -168,7 +167,6 @@ class DelayParameters(ImpairmentParameters):
 
     @property
     def settings(self) -> dict[str, float]:
-        """The new values by name."""
         both = {"delay_s": self.delay_s, "jitter_s": self.jitter_s}
         return {key: value for key, value in both.items() if value is not None}
 
@@ -201,7 +199,6 @@ class Delay(ChangedDirection[DelayParameters]):
         return self.parameters.settings
 
     def effect(self) -> Effect:
-        """What came meanwhile. What the queue dropped was not for the delay."""
         return replace(super().effect(), dropped=None)
 
 

@@ -155,7 +155,6 @@ class LossParameters(ImpairmentParameters):
 
     @functools.cached_property
     def table(self) -> LossTable:
-        """The packets that it loses; of resolved parameters."""
         if self.lost_packets is not None:
             return table_of_mask(self.lost_packets)
         return drawn(self.model, self.seed)
@@ -249,7 +248,6 @@ class SenderDropParameters(ImpairmentParameters):
         return LossModel(loss_good=self.q)
 
     def senders(self, hosts: Collection[str]) -> list[str]:
-        """The hosts whose datagrams vanish."""
         if self.host != ALL_WORKERS:
             return [self.host]
         return [host for host in hosts if host.startswith("worker-")]

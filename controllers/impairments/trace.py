@@ -259,12 +259,10 @@ class Trace(ChangedDirection[TraceParameters]):
         self._changed(now_s, is_planned=False)
 
     def effect(self) -> Effect:
-        """The packets that came to the queue meanwhile, and how late the latest change was."""
         details = {"changes": len(self._late_s), "late_max_s": max(self._late_s, default=0.0)}
         return replace(super().effect(), details=details)
 
     def _changed(self, planned_s: float, *, is_planned: bool = True) -> None:
-        """Log what the link has now."""
         made_s = self.lab.now_s()
         if is_planned:
             self._late_s.append(made_s - planned_s)

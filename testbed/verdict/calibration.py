@@ -80,7 +80,6 @@ class PathCalibration:
         return 1.0
 
     def rtt_error_s(self) -> float:
-        """How far the median round trip is off, beyond what the links' jitter explains."""
         beyond_s = abs(self.rtt_s - self.configured_rtt_s) - self.rtt_chance_s
         return 0.0 if beyond_s < 0 else beyond_s  # what is not a number stays so
 
@@ -439,7 +438,6 @@ def chance_spread(rate_bps: int, loss: float, jitters_s: Sequence[float] = ()) -
 
 
 def stretch_frames(rate_bps: int, jitters_s: Sequence[float] = ()) -> int:
-    """Count the arrivals of one trial."""
     stretch_s = min(_STRETCH_S + _STRETCH_JITTERS * sum(jitters_s), _LONGEST_STRETCH_S)
     return max(1, round(rate_bps * stretch_s / _FRAME_BITS))
 
@@ -564,7 +562,6 @@ def _packet_socket(end: Port) -> socket.socket:
 
 
 def _backlog(end: Port) -> tuple[int, str]:
-    """Read the bytes that wait at an interface, and the kind of queue that they wait in."""
     with entered(end.pid):
         return link_counters.waiting(end.interface)
 

@@ -100,7 +100,6 @@ class LinkLedger(_Ledger):
 
     @property
     def emulator_losses(self) -> dict[str, int]:
-        """Packets that parts of the emulator lost by accident, by the part in words."""
         if self.went_down:
             return {}
         return {
@@ -181,7 +180,6 @@ class Conservation:
     lost_upcalls: int = 0
 
     def worst(self) -> tuple[float, str]:
-        """The largest share of unexplained packets, and where."""
         ledgers: tuple[Any, ...] = (*self.links, *self.switches, *self.hosts)
         return worst([(0.0, ""), *((ledger.share, ledger.place) for ledger in ledgers)])
 
@@ -421,7 +419,6 @@ class _Differences:
         return packets + self._interface(port.pid, port.interface, "receive_drops"), 0
 
     def _injected(self, sender: Port, receiver: Port) -> int:
-        """Count packets that impairments dropped at the receiving end, before anything else."""
         if receiver.pid is not None:  # a host: by rules with a counter
             host = receiver.node
             return self._after.filter_drops.get(host, 0) - self._before.filter_drops.get(host, 0)
@@ -436,7 +433,6 @@ class _Differences:
                     yield link, end
 
     def _offered(self, port: Port) -> _Offered:
-        """Count packets that the switch sent towards a port."""
         # Entries that came or went meanwhile took packets that cannot be told, and those of some
         # impairments may let packets pass while they come and go.
         if port.node not in self._network.switches or any(
@@ -480,7 +476,6 @@ class _Differences:
         return sum(counts) if counts else None
 
     def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
-        """Find the node and port that send in the direction that an impairment hit."""
         target = str(event.get("target") or event.get("host"))
         first, arrow, second = target.partition("->")
         if not arrow:
@@ -495,7 +490,6 @@ class _Differences:
     # What cannot be known
 
     def _missing_before(self, port: Port) -> int:
-        """Count packets that vanished before a port's queue."""
         queue, offered = self._queue(port), self._offered(port)
         if offered.packets is None:
             return queue.filtered
@@ -504,7 +498,6 @@ class _Differences:
         return missing if offered.exact else max(queue.filtered, missing)
 
     def _lost_with_links(self, ends: Sequence[tuple[LinkEnds, Port]], missing: int) -> int:
-        """Count packets that a switch's links took with them when they went down."""
         if not any(link.name in self._went_down for link, _ in ends):
             return 0
         elsewhere = sum(

@@ -78,7 +78,6 @@ class PortSockets:
 
 
 def read_switches(switches: Iterable[str], *, last: bool = False) -> dict[str, SwitchCounters]:
-    """All counters of the named switches, after their caches have been written back."""
     # Packets are counted in the datapath's cache; a revalidator adds them to the flow entries twice
     # a second. To empty the cache adds them at once.
     run(["ovs-appctl", "revalidator/purge" if last else "revalidator/wait"])
@@ -193,7 +192,6 @@ class CounterReader:
 
 
 def _longest_s(link: LinkEnds) -> float:
-    """How long a frame is on its way over a link at most, also while an impairment delays it."""
     return max(link.delay_s + link.jitter_s, link.most_delay_s or 0.0)
 
 

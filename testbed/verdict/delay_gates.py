@@ -43,7 +43,6 @@ def latest_frame(directory: Path, network: LabInfo) -> Finding:
 
 
 def _of_relay(directory: Path, network: LabInfo) -> tuple[Mapping[str, Any], Finding | None]:
-    """Read what a relay noted; else find why it noted nothing."""
     record, finding = _record(directory, network)
     if finding is not None:
         return record, finding
@@ -72,7 +71,6 @@ def _record(directory: Path, network: LabInfo) -> tuple[Mapping[str, Any], Findi
 def delay(
     directory: Path, network: LabInfo, changes: LinkChanges, limits: Mapping[str, Any]
 ) -> Finding:
-    """Compare the delay of every direction with what may be: the worst one counts."""
     record, finding = _record(directory, network)
     if finding is not None:
         return replace(finding, key="delay_error_s")

@@ -106,7 +106,6 @@ class Explained:
 
 
 def explain(directory: Path) -> Explained:
-    """Explain the run of a directory."""
     status = run_directory.status(directory)
     config = run_directory.read_or_empty(directory / "config.json")
     verdict, reason = str(status["verdict"]), str(status["reason"])
@@ -148,7 +147,6 @@ def _with_whole_command(text: str, directory: Path, config: Mapping[str, Any]) -
 
 
 def _causes(verdict: str, reason: str, config: Mapping[str, Any]) -> tuple[str, str]:
-    """What usually causes it, and what to do; of an invalid run the gates say so."""
     if verdict == "failed":
         programs = config.get("workload", {}).get("programs", [])
         is_program = reason.partition(":")[0] in [program["name"] for program in programs]

@@ -167,7 +167,6 @@ class Tail:
         return whole
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The new lines that hold a JSON object."""
         for line in self.lines():
             try:
                 record = json.loads(line)
@@ -266,7 +265,6 @@ class FlowSampler:
         return self._readers[host]
 
     def congestion_controls(self) -> list[dict[str, str]]:
-        """What the connections of each host towards each other used, as far as they were seen."""
         keys = ("host", "peer", "congestion_control")
         return [dict(zip(keys, each, strict=True)) for each in sorted(self._used)]
 
@@ -283,7 +281,6 @@ class FlowSampler:
                     self.latest[Flow(name, peer)] = {each: record.get(each) for each in STATE}
 
     def write(self, path: Path, *, last: bool) -> None:
-        """Write the parquet file from the samples so far and the endpoints' logs."""
         import polars as pl
 
         schema: dict[str, Any] = {

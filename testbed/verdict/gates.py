@@ -36,13 +36,11 @@ class GateEntry:
 
     @property
     def name(self) -> str:
-        """What is compared, with its unit."""
         unit = unit_of(list(self.limits)[-1])
         return f"{self.what} ({unit})" if unit else self.what
 
     @property
     def row(self) -> tuple[str, ...]:
-        """What the page on verdicts has in its table."""
         passes = ", ".join(
             " ".join(filter(None, (f"{limit.default:g}", unit_of(key), limit.description)))
             for key, limit in self.limits.items()
@@ -51,7 +49,6 @@ class GateEntry:
 
     @property
     def paragraph(self) -> str:
-        """What that page has below it."""
         return (
             f"### Gate: {self.title}\n\n{self.measured}\n\n- Evidence: `{self.evidence}`\n"
             f"- Usual cause: {self.causes}\n- What to do: {self.remedy}\n"
@@ -381,7 +378,6 @@ DEFAULTS: dict[str, float] = {key: entry.limits[key].default for key, entry in B
 
 
 def _field(key: str, entry: GateEntry) -> tuple[type, FieldInfo]:
-    """A key of `limits` as pydantic declares it."""
     limit = entry.limits[key]
     words = ", ".join(filter(None, (entry.what, limit.description)))
     return type(limit.default), FieldInfo.merge_field_infos(limit, description=words)
@@ -500,7 +496,6 @@ def judge(config: Mapping[str, Any], *, only: str = "", **evidence: object) -> l
 
 
 def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> Gate:
-    """The gate of what was found."""
     # Beside something missing, a value within the limit does not pass, since what is missing may be
     # worse; one beyond the limit fails all the same.
     key = finding.key or next(iter(entry.limits))
@@ -541,7 +536,6 @@ def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> 
 
 
 def reasons(gates: Sequence[Gate]) -> str:
-    """Why the run does not count, for `status.json`; empty if it does."""
     return "; ".join(gate.sentence() for gate in gates if gate.stops)
 
 

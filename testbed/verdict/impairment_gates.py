@@ -20,7 +20,6 @@ Events = Sequence[Mapping[str, Any]]
 
 
 def lateness(events: Events, config: Mapping[str, Any], limits: Mapping[str, Any]) -> Finding:
-    """The latest begin or end of all."""
     if not config["impairments"]:
         return Finding(note="there is no impairment")
     late = [(event["acknowledged_s"] - event["planned_s"], _place(event)) for event in events]
@@ -80,7 +79,6 @@ def _place(event: Mapping[str, Any]) -> str:
 
 
 def unmet(events: Events) -> Finding:
-    """The number of entries none of whose occurrences met anything."""
     met: dict[str, list[int]] = {}
     silent: set[str] = set()
     unknown: dict[str, str] = {}
@@ -140,7 +138,6 @@ class Sample:
 
     @property
     def expected(self) -> float:
-        """The planned number of losses, or their mean."""
         if self.planned is not None:
             return self.planned
         return sum(map(self.model.expected_losses, self.met))
@@ -253,7 +250,6 @@ def _without_changed(
 
 
 def _of_traces(config: Mapping[str, Any], network: LabInfo) -> set[str]:
-    """The links whose own loss an entry changes for a while."""
     places = impairment_plan.places_of(network.as_json())
     known = [entry for entry in config["impairments"] if entry["kind"] in impairments.KINDS]
     return {
@@ -264,7 +260,6 @@ def _of_traces(config: Mapping[str, Any], network: LabInfo) -> set[str]:
 
 
 def _resolution(worst: Sample, samples: Sequence[Sample], false_alarms: float) -> str:
-    """What was tested, and the differences that the tests could have seen."""
     coarsest = max(samples, key=lambda it: it.by_chance(false_alarms))
     return (
         f"lost {worst.lost} of {worst.packets} packets, expected {worst.expected:.1f}; "
@@ -276,7 +271,6 @@ def _resolution(worst: Sample, samples: Sequence[Sample], false_alarms: float) -
 def _of_impairments(
     config: Mapping[str, Any], events: Events, missing: list[str]
 ) -> Iterator[Sample]:
-    """Each entry that loses packets, and each of its long occurrences."""
     entries = {entry["name"]: entry for entry in config["impairments"]}
     ends: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
@@ -325,7 +319,6 @@ def _sample(
 def _of_links(
     network: LabInfo, ledgers: Conservation | None, missing: list[str]
 ) -> Iterator[Sample]:
-    """Each direction of each link that is configured to lose."""
     losses = {link.name: link.loss for link in network.links if link.loss}
     if losses and (ledgers is None or not ledgers.idle):
         missing.append("what links lost by themselves was not counted")

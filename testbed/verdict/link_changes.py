@@ -48,7 +48,6 @@ class LinkChanges:
 
     @classmethod
     def read(cls, directory: Path) -> LinkChanges:
-        """Read those of a run; none where there is no such file."""
         return cls(jsonl.read(directory / "events" / FILE))
 
     def of(self, network: LabInfo, *keys: str) -> dict[Way, dict[str, Any]]:
@@ -70,11 +69,9 @@ class LinkChanges:
         return replace(link.shape, **{key: int(value) for key, value in last.items()})
 
     def spans(self, way: Way) -> list[tuple[float, float]]:
-        """When a direction was being changed."""
         return [(each["sent_s"], each["acknowledged_s"]) for each in self._of_way(way)]
 
     def rates(self, way: Way) -> list[Change]:
-        """When a direction was set to which rate."""
         return [
             (each["sent_s"], each["acknowledged_s"], each["rate_bps"])
             for each in self._of_way(way)
@@ -83,7 +80,6 @@ class LinkChanges:
 
     @property
     def longest_s(self) -> float:
-        """The longest that a frame was on its way over a link after a change."""
         return max(
             (record["delay_s"] + record["jitter_s"] for record in self._records), default=0.0
         )

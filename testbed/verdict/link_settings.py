@@ -73,7 +73,6 @@ class SettingsReader:
 
     @property
     def wanted(self) -> int:
-        """How many directions are to be read, before and after the training together."""
         return 4 * len(self._network.links)
 
     def look(self, when: str, changes: LinkChanges | None = None) -> None:
@@ -182,7 +181,6 @@ class _Listener:
 
 
 def _by_namespace(network: LabInfo) -> dict[int | None, list[tuple[LinkEnds, Port]]]:
-    """The directions of all links, by the namespace of the end that sends."""
     members: dict[int | None, list[tuple[LinkEnds, Port]]] = {}
     for link in network.links:
         for end in (link.first, link.second):
@@ -224,7 +222,6 @@ def differing(
 
 
 def differing_settings(settings: SettingsReader, rounds: Rounds = ()) -> Finding:
-    """How many settings of links were not the configured ones."""
     differences, missing = settings.differences, "; ".join(settings.failures)
     if not missing and settings.read < settings.wanted:
         missing = f"{settings.read} of {settings.wanted} directions were read"

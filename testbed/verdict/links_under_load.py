@@ -288,7 +288,6 @@ def _most(
 
 
 def _packet_bytes(backlog_bytes: Floats, packets: Floats) -> float | None:
-    """The largest mean size but one."""
     # One packet may come between the reads of a queue's counters, and excuses a frame too many.
     waiting = backlog_bytes > 0
     if not waiting.any():
@@ -336,7 +335,6 @@ def rates(load: LinksUnderLoad, limits: Mapping[str, Any]) -> Finding:
 
 
 def missing_samples(directory: Path) -> Finding:
-    """The share of samples that were not taken or not answered, or of one kind that failed."""
     facts = run_directory.read_or_empty(directory / _SAMPLER)
     if not facts:
         why = f"{_SAMPLER} is missing: the sampler died; logs/sampler.log may say why"

@@ -62,7 +62,6 @@ class ProcessSampler:
         self._next_s = 0.0
 
     def sample(self) -> None:
-        """Read all processes if it is time."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -158,7 +157,6 @@ class ProcessSampler:
         return name
 
     def write(self, path: Path, *, last: bool) -> None:
-        """Write the samples so far to a parquet file; after the `last` time there are no more."""
         import polars as pl
 
         schema = {"t_s": pl.Float64, "name": pl.String, "pid": pl.Int32, "cpu_s": pl.Float64}
@@ -186,7 +184,6 @@ def _program(pid: int) -> str:
 
 
 def _fields(descriptor: int) -> list[bytes] | None:
-    """What /proc says of an open process; None of one that has ended."""
     try:
         _, fields = process_status.read_again(descriptor)
     except OSError:

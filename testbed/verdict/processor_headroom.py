@@ -162,7 +162,6 @@ class WaitWatch:
         self.read()  # what is left of a second
 
     def read(self) -> None:
-        """Judge the time since the last reading."""
         before, began_s = self._last, self._read_s
         self._last = {name: run_delays(pid) for name, pid in self._processes.items()}
         self._read_s = time.monotonic()
@@ -261,7 +260,6 @@ class Watch:
 
 
 def _pressure_us() -> float | None:
-    """Read how many microseconds some task has waited for a processor since the machine began."""
     with suppress(OSError, ValueError, IndexError):
         first = Path("/proc/pressure/cpu").read_text().splitlines()[0]
         return float(first.split("total=")[1])
@@ -364,7 +362,6 @@ class _Part:
             self._sockets += sockets_of(pid, socket.AF_PACKET)
 
     def read(self, now_s: float) -> None:
-        """Judge the time since the reading before; one that has ended stands still no more."""
         if not self._files:
             return
         try:

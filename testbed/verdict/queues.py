@@ -232,13 +232,11 @@ class QueueSampler:
         return sum(reader.stale_answers for reader, _ in self._readers)
 
     def take_highest(self) -> NDArray[np.int64]:
-        """The longest backlogs since the last call, in bytes."""
         highest = self.highest_bytes.copy()
         self.highest_bytes[:] = 0
         return highest
 
     def write(self, path: Path, *, last: bool) -> None:
-        """Write the samples so far to a parquet file; after the `last` time there are no more."""
         self.decode()
         import polars as pl
 

@@ -59,7 +59,6 @@ class Observation:
             return None
 
     def begin(self) -> None:
-        """Read the counters before the training."""
         self._before = self._read()
         self._settings.listen()
         self._settings.look("before")

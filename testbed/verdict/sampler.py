@@ -219,7 +219,6 @@ class Sampler:
             self._live.write()
 
     def _write(self, *, last: bool) -> list[str]:
-        """Write the files of all tables; return what went wrong."""
         problems = []
         for name, sampler in self._samplers.items():
             try:
@@ -322,7 +321,6 @@ class RunningSampler:
         return self._helper.pid
 
     def wait(self) -> None:
-        """Return when it samples."""
         if not self._begun:
             self._helper.hear()
             self._begun = True
