@@ -6,9 +6,9 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.shared import run_directory
 from testbed.verdict.gates import BY_KEY, STOPPING, GateEntry
@@ -80,29 +80,27 @@ _OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateFinding:
-    """A gate of the run, with what there is to say about it."""
+class GateFinding(NamedTuple):
+    """A gate of the run, and the entry that explains it."""
 
     record: Mapping[str, Any]
     about: GateEntry
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explained:
-    """All that is known of how a run ended."""
+class Explained(NamedTuple):
+    """The end of a run: verdict, gates that decided, were waived or passed, and the log's end."""
 
     directory: Path
     verdict: str
     reason: str
     meaning: str
-    causes: str = ""
-    remedy: str = ""
-    gates: list[GateFinding] = field(default_factory=list)
-    waived: list[GateFinding] = field(default_factory=list)
-    others: list[GateFinding] = field(default_factory=list)
-    log: str = ""
-    log_end: list[str] = field(default_factory=list)
+    causes: str
+    remedy: str
+    gates: list[GateFinding]
+    waived: list[GateFinding]
+    others: list[GateFinding]
+    log: str
+    log_end: list[str]
 
 
 def explain(directory: Path) -> Explained:
@@ -135,7 +133,7 @@ def explain(directory: Path) -> Explained:
 
 
 def _with_whole_command(text: str, directory: Path, config: Mapping[str, Any]) -> str:
-    """The text with the command that tries this run again, as it was planned, from anywhere."""
+    """Complete the text by the command that tries this run again, as it was planned."""
     if run_directory.is_of_script(config):
         # What no one planned cannot go on.
         text = text.replace("./lab run tries again.", "Then run the script again.")
@@ -160,7 +158,7 @@ def _causes(verdict: str, reason: str, config: Mapping[str, Any]) -> tuple[str, 
 
 
 def _log_of(directory: Path, reason: str) -> str:
-    """The first log that the reason names; else that of the process which it begins with."""
+    """Find the first log that the reason names; else that of the process which it begins with."""
     named = [log for log in _LOG.findall(reason) if (directory / log).exists()]
     first = f"{reason.partition(':')[0]}.log"
     if named:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import statistics
 import threading
 import time
@@ -15,7 +14,6 @@ from typing import Any
 
 from testbed.lab.helpers.process import run_at_once
 from testbed.lab.kernel import process_status
-from testbed.lab.kernel.process_sockets import sockets_of
 from testbed.lab.kernel.process_status import STATE
 from testbed.verdict.gates import Finding, worst
 
@@ -313,18 +311,16 @@ def _when(what: str, at_s: float) -> str:
 _PART_EVERY_S = 0.01
 ALL = "the supervisor or the whole sandbox"
 SHARE_OF_ROUND = 4  # a pause of less than a quarter of a round hardly changes what is measured
-# A part that has not run since the last reading stands still in one of these states. One that
-# sleeps waits for work, unless frames wait in its packet sockets. Readings that lie farther apart
-# mean that the whole sandbox stood still, or the machine.
+# A part that has not run since the last reading stands still in one of these states; one that
+# sleeps waits for work. Readings that lie farther apart mean that the whole sandbox stood still, or
+# the machine.
 _STATES = {
     b"T": "stopped",
     b"t": "stopped by a debugger",
     b"D": "waited for a lock or a disk",
     b"R": "waited for a processor",
 }
-_FROZEN = "slept although frames waited"
 _LONGEST_BYTES = 64
-_SO_MEMINFO = 55  # its first word: bytes that wait to be read
 Rounds = Sequence[Mapping[str, Any]]
 
 
@@ -351,48 +347,33 @@ class _Part:
         self._ran = b""
         self._since: tuple[float, str] | None = None  # and the state that it was in then
         self._files: list[int] = []
-        self._sockets: list[socket.socket] = []
         try:
             for file in ("schedstat", "stat"):
                 self._files.append(os.open(f"/proc/{pid}/{file}", os.O_RDONLY))
         except OSError:
             self.longest = Standstill(part=name, longest_s=None)
             self.close()
-        with suppress(OSError):  # this user may not look into it
-            self._sockets += sockets_of(pid, socket.AF_PACKET)
 
     def read(self, now_s: float) -> None:
         if not self._files:
             return
         try:
             ran = os.pread(self._files[0], _LONGEST_BYTES, 0)
-            state = self._state() if ran == self._ran else None
+            state = _STATES.get(process_status.read_again(self._files[1])[1][STATE])
         except (OSError, IndexError):
             self.close()
             return
-        self._ran = ran
-        if state is None:
-            self._since = None
+        if ran != self._ran or state is None:
+            self._ran, self._since = ran, None
             return
         self._since = since_s, state = self._since or (now_s, state)
         if now_s - since_s > (self.longest.longest_s or 0.0):
             part, lasted_s = self.longest.part, now_s - since_s
             self.longest = Standstill(part=part, longest_s=lasted_s, at_s=since_s, state=state)
 
-    def _state(self) -> str | None:
-        """Say why it does not run; None: it has nothing to do, or has ended."""
-        state = process_status.read_again(self._files[1])[1][STATE]
-        if state == b"S" and any(
-            any(frames.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4)) for frames in self._sockets
-        ):
-            return _FROZEN
-        return _STATES.get(state)
-
     def close(self) -> None:
         while self._files:
             os.close(self._files.pop())
-        while self._sockets:
-            self._sockets.pop().close()
 
 
 class StandstillWatch:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import time
 
 import pytest
@@ -45,40 +43,6 @@ def test_a_part_that_is_stopped_stands_still_and_one_that_sleeps_or_computes_doe
     assert 0.2 < (stood["stopped"].longest_s or 0) <= lasted_s
     assert stood["stopped"].state == "stopped"
     assert began_s - 0.02 < stood["stopped"].at_s < began_s + 0.1
-
-
-READS = """
-import socket
-with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as all_frames:
-    all_frames.bind(("lo", 0))
-    print(flush=True)
-    {then}
-"""
-
-
-@NEEDS_SCHEDSTAT
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may open packet sockets")
-@pytest.mark.parametrize(
-    ("then", "still"),
-    [
-        ("import time; time.sleep(60)", True),  # as one that a control group has frozen
-        ("while True: all_frames.recv(2048)", False),
-    ],
-)
-def test_a_part_that_sleeps_although_frames_wait_stands_still(then, still):
-    with busy_process(READS.format(then=then), stdout=subprocess.PIPE) as part:
-        assert part.stdout is not None
-        part.stdout.readline()
-        watch = StandstillWatch({"switch": part.pid}).start()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-            for _ in range(30):
-                sender.sendto(bytes(100), ("127.0.0.1", 9))
-                time.sleep(0.01)
-        found = watch.finish()[0]
-    assert ((found.longest_s or 0) > 0.15, found.state == "slept although frames waited") == (
-        still,
-        still,
-    )
 
 
 def test_a_watch_that_was_suspended_itself_finds_that_all_stood_still(monkeypatch):
