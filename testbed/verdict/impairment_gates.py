@@ -26,7 +26,11 @@ def lateness(events: Events, config: Mapping[str, Any], limits: Mapping[str, Any
     for event in events:
         if (late_s := event.get("details", {}).get("late_max_s")) is not None:
             late.append((late_s, f"a change of {event['name']}"))
-    early = Counter(event["name"] for event in events if _ended_before(event))
+    early = Counter(
+        event["name"]
+        for event in events
+        if event["action"] == "skipped" and event["acknowledged_s"] < event["planned_s"]
+    )
     missing = "; ".join(_missing(events, config["impairments"]))
     if not late:
         return Finding(missing=missing or "no impairment was due")
@@ -45,7 +49,7 @@ def lateness(events: Events, config: Mapping[str, Any], limits: Mapping[str, Any
 
 
 def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What should have happened and did not."""
+    """Yield what should have happened and did not."""
     counts = Counter((event["name"], event["action"]) for event in events)
     in_force = Counter(event["name"] for event in events if _still_in_force(event))
     for entry in planned:
@@ -65,10 +69,6 @@ def _missing(events: Events, planned: Sequence[Mapping[str, Any]]) -> Iterator[s
             yield f"no occurrence of {name} began"
 
 
-def _ended_before(event: Mapping[str, Any]) -> bool:
-    return bool(event["action"] == "skipped" and event["acknowledged_s"] < event["planned_s"])
-
-
 def _still_in_force(event: Mapping[str, Any]) -> bool:
     return bool(event["action"] == "skipped" and event.get("details", {}).get(STILL_IN_FORCE))
 
@@ -80,7 +80,7 @@ def _place(event: Mapping[str, Any]) -> str:
 
 def unmet(events: Events) -> Finding:
     met: dict[str, list[int]] = {}
-    silent: set[str] = set()
+    uncounted: set[str] = set()
     unknown: dict[str, str] = {}
     for event in events:
         if event["action"] != "end":
@@ -90,22 +90,23 @@ def unmet(events: Events) -> Finding:
         elif event.get("met") is not None:
             met.setdefault(event["name"], []).append(event["met"])
         else:
-            silent.add(str(event["kind"]))
+            uncounted.add(str(event["kind"]))
     missing = "; ".join(unknown.values())
-    untold = [f"not known of {', '.join(sorted(silent))}, which count nothing"] if silent else []
+    notes = [f"not known of {', '.join(sorted(uncounted))}, which count nothing"]
+    notes = notes if uncounted else []
     if not met:
-        untold = [] if missing else ["no impairment began that counts what it meets", *untold]
-        return Finding(missing=missing, where=", ".join(unknown), note="; ".join(untold))
-    nothing = [entry for entry, counts in met.items() if not any(counts)]
+        notes = [] if missing else ["no impairment began that counts what it meets", *notes]
+        return Finding(missing=missing, where=", ".join(unknown), note="; ".join(notes))
+    unmet_entries = [entry for entry, counts in met.items() if not any(counts)]
     pauses = [
         f"{counts.count(0)} of {len(counts)} occurrences of {entry} met nothing"
         for entry, counts in met.items()
-        if entry not in nothing and 0 in counts
+        if entry not in unmet_entries and 0 in counts
     ]
     return Finding(
-        value=len(nothing),
-        where=", ".join(nothing),
-        note="; ".join([*pauses, *untold]),
+        value=len(unmet_entries),
+        where=", ".join(unmet_entries),
+        note="; ".join([*pauses, *notes]),
         missing=missing,
         repeats=True,
     )
@@ -158,7 +159,7 @@ class Sample:
 def explained_by_chance(
     model: LossModel, met: Sequence[int], false_alarms: float
 ) -> tuple[float, float]:
-    """The fewest and the most losses that chance explains."""
+    """Bound the fewest and the most losses that chance explains."""
     # In a state s a `LossModel` loses a packet with probability l(s), then the state changes. For
     # any tilt t, let A(s, s') = (1 - l(s) + l(s) e^t) P(s, s'), with its largest eigenvalue r and
     # eigenvector h. After n packets of which X were lost, e^(tX) r^-n h(state) has the mean
@@ -178,7 +179,7 @@ def explained_by_chance(
 
 
 def _growth(model: LossModel, tilt: float) -> tuple[float, float]:
-    """The logarithms of r, and of h(good) over the smaller h."""
+    """Compute the logarithms of r, and of h(good) over the smaller h."""
     # The first line of A h = r h gives h(bad) / h(good) = (r - stay) / (good leave), with A's
     # diagonal (stay, remain). The difference is not taken where the two nearly cancel.
     good, bad = (1 - loss + loss * math.exp(tilt) for loss in (model.loss_good, model.loss_bad))
@@ -204,7 +205,7 @@ def realised_loss(
     changes: LinkChanges,
     limits: Mapping[str, Any],
 ) -> Finding:
-    """Tests every loss of a run: of its impairments, and of links that lose by themselves."""
+    """Test every loss of a run: of its impairments, and of links that lose by themselves."""
     allowed = limits["loss_error"]
     missing: list[str] = []
     samples = [*_of_impairments(config, events, missing), *_of_links(network, ledgers, missing)]
@@ -215,7 +216,7 @@ def realised_loss(
     farthest = max(
         samples,
         # What a table plans may not differ at all.
-        key=lambda it: it.difference / (allowed + it.by_chance(false_alarms) or 1e-12),
+        key=lambda one: one.difference / (allowed + one.by_chance(false_alarms) or 1e-12),
     )
     return Finding(
         value=farthest.difference,
@@ -233,34 +234,29 @@ def _without_changed(
     events: Events,
     changes: LinkChanges,
 ) -> tuple[list[Sample], str]:
-    """Without the links whose own loss was changed meanwhile; the note names who may have."""
+    """Leave out the links whose own loss was changed meanwhile; the note says by what."""
     notes = []
     if any(link.loss for link in network.links):
         # What users wrote may change a link's loss meanwhile, and no record says so.
         own = sorted({str(event["kind"]) for event in events} - set(impairments.KINDS))
-        links = {link.name for link in network.links} if own else _of_traces(config, network)
+        places = impairment_plan.places_of(network.as_json())
+        links = {link.name for link in network.links if own} or {
+            "--".join(places.link_of(entry))
+            for entry in map(impairments.read, config["impairments"])
+            if "loss" in entry.changes_middle
+        }
         if links:
-            samples = [it for it in samples if it.where.partition(" from ")[0] not in links]
+            samples = [one for one in samples if one.where.partition(" from ")[0] not in links]
             who = ", ".join(own) or f"a trace of {', '.join(sorted(links))}"
             notes.append(f"links' own loss not compared: {who} may have changed it")
     if by_hand := {f"{link} from {sender}" for link, sender in changes.of(network, "loss")}:
-        samples = [it for it in samples if it.where not in by_hand]
+        samples = [one for one in samples if one.where not in by_hand]
         notes.append(f"set by hand, so not compared: {', '.join(sorted(by_hand))}")
     return samples, "; ".join(notes)
 
 
-def _of_traces(config: Mapping[str, Any], network: LabInfo) -> set[str]:
-    places = impairment_plan.places_of(network.as_json())
-    known = [entry for entry in config["impairments"] if entry["kind"] in impairments.KINDS]
-    return {
-        "--".join(places.link_of(entry))
-        for entry in map(impairments.read, known)
-        if "loss" in entry.changes_middle
-    }
-
-
 def _resolution(worst: Sample, samples: Sequence[Sample], false_alarms: float) -> str:
-    coarsest = max(samples, key=lambda it: it.by_chance(false_alarms))
+    coarsest = max(samples, key=lambda one: one.by_chance(false_alarms))
     return (
         f"lost {worst.lost} of {worst.packets} packets, expected {worst.expected:.1f}; "
         f"{len(samples)} tests, the coarsest sees differences above "
@@ -279,9 +275,10 @@ def _of_impairments(
     for name, records in ends.items():
         counted = all(record.get("met") is not None for record in records)
         hits = [record for record in records if record.get("met")]
-        if counted and all(_planned(record) is not None for record in records):
+        if counted and all("planned" in record.get("details", {}) for record in records):
             for record in hits:
-                yield _sample(_occurrence(record), LossModel(), [record], _planned(record))
+                planned = int(record["details"]["planned"])
+                yield _sample(_occurrence(record), LossModel(), [record], planned)
             continue
         model = getattr(impairments.read(entries[name]), "model", None)
         if not isinstance(model, LossModel) or not counted:
@@ -293,11 +290,6 @@ def _of_impairments(
             for record in hits:
                 if record["met"] >= _LONG_PACKETS:
                     yield _sample(_occurrence(record), model, [record])
-
-
-def _planned(record: Mapping[str, Any]) -> int | None:
-    planned: int | None = record.get("details", {}).get("planned")
-    return planned
 
 
 def _occurrence(record: Mapping[str, Any]) -> str:

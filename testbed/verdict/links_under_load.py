@@ -48,7 +48,6 @@ class LinkUnderLoad:
         left_out_s: the time in which packets waited while an impairment may have changed the rate.
         delivered: bytes sent in `loaded_s` over those that the rate allows; None: it was too short.
         worst: the same, of the window of half a second that is farthest from 1.
-        worst_s: when that window began (CLOCK_MONOTONIC).
         missing: the most that did not leave in the loaded intervals of half a second, over what the
             rate allows in it; one frame for each stretch of them proves nothing.
         most: the most that left in a quarter of a second, beyond the shaper's bucket, over what the
@@ -66,15 +65,14 @@ class LinkUnderLoad:
     left_out_s: float
     delivered: float | None
     worst: float | None
-    worst_s: float | None
     missing: float
     most: float | None
 
     @property
     def error(self) -> float:
-        """How far its rate was from the configured one, as a share of it; 0 where nothing tells."""
-        shares = [abs(each - 1) for each in (self.delivered, self.worst) if each is not None]
-        return worst((each, "") for each in (*shares, self.missing, (self.most or 0.0) - 1))[0]
+        """The distance of its rate from the configured one, as a share; 0 where nothing tells."""
+        shares = [abs(share - 1) for share in (self.delivered, self.worst) if share is not None]
+        return worst((error, "") for error in (*shares, self.missing, (self.most or 0.0) - 1))[0]
 
     @property
     def place(self) -> str:
@@ -104,7 +102,7 @@ def measure(
 
     samples = directory / "samples"
     columns = ("t_s", "sent_bytes", "backlog_bytes", "backlog_packets")
-    found = []
+    links = []
     try:
         replayed = _recorded_rates(directory)
         directions = run_directory.read_json(samples / "sampler.json")["directed_links"]
@@ -121,7 +119,7 @@ def measure(
             (receiver,) = nodes[link] - {sender}
             was_set = by_hand.rates(way)
             rates = [(done_s, rate_bps) for _, done_s, rate_bps in was_set]
-            found.append(
+            links.append(
                 of_link(
                     link,
                     sender,
@@ -137,15 +135,15 @@ def measure(
             )
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError) as error:
         return LinksUnderLoad(links=[], failure=f"no samples of queues: {error}")
-    return LinksUnderLoad(links=found)
+    return LinksUnderLoad(links=links)
 
 
 def _recorded_rates(directory: Path) -> dict[str, list[tuple[float, float]]]:
-    """When each direction `a->b` got which rate by a trace."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    """Read the times and rates that traces set, by direction `a->b`."""
+    rates: dict[str, list[tuple[float, float]]] = {}
     for change in jsonl.read(directory / "events" / "traces.jsonl"):
-        found.setdefault(change["link"], []).append((change["made_s"], change["rate_bps"]))
-    return found
+        rates.setdefault(change["link"], []).append((change["made_s"], change["rate_bps"]))
+    return rates
 
 
 def spans_of_changes(
@@ -153,7 +151,7 @@ def spans_of_changes(
     nodes: set[str],
     unchanged: Container[str] = ("no", "recorded"),
 ) -> list[tuple[float, float]]:
-    """When an impairment may have changed the rate of the link between two nodes."""
+    """List the spans in which an impairment may have changed the rate between two nodes."""
     spans: list[tuple[float, float]] = []
     began: dict[str, float] = {}
     for event in events:
@@ -166,7 +164,7 @@ def spans_of_changes(
             began[name] = event.get("sent_s") or event.get("planned_s") or 0.0
         elif event.get("action") == "end" and name in began:
             spans.append((began.pop(name), event.get("acknowledged_s") or math.inf))
-    return [*spans, *((each, math.inf) for each in began.values())]
+    return [*spans, *((began_s, math.inf) for began_s in began.values())]
 
 
 def of_link(
@@ -184,7 +182,7 @@ def of_link(
 ) -> LinkUnderLoad:
     """Judge one direction by the samples of its queue, in the order of their times."""
     per_s = rate_bps / 8
-    highest_bps = int(max([rate_bps, *(each for _, each in replayed)]))
+    highest_bps = int(max([rate_bps, *(set_bps for _, set_bps in replayed)]))
     bucket = LinkShape(rate_bps=highest_bps, queue_bytes=0).burst_bytes
     spans_s, sent = np.diff(t_s), np.diff(sent_bytes)
     due = _due(t_s, rate_bps, replayed)
@@ -202,16 +200,14 @@ def of_link(
         if changed_bps > before_bps:
             loaded &= (t_s[1:] < at_s) | (t_s[:-1] > until_s)
         before_bps = changed_bps
-    delivered = farthest_off = farthest_s = None
+    delivered = farthest_off = None
     loaded_s = float(spans_s[loaded].sum())
     if loaded_s >= LEAST_S:
         delivered = float(_share(sent[loaded].sum(), due[loaded].sum(), odd))
         window_s = min(WINDOW_S, loaded_s)
-        begins, left, allowed = _windows(window_s, spans_s[loaded], sent[loaded], due[loaded])
+        left, allowed = _windows(window_s, spans_s[loaded], sent[loaded], due[loaded])
         shares = _share(left, allowed, odd)
-        farthest = int(np.abs(shares - 1).argmax())
-        farthest_off = float(shares[farthest])
-        farthest_s = float(t_s[:-1][loaded][begins[farthest]])
+        farthest_off = float(shares[np.abs(shares - 1).argmax()])
     return LinkUnderLoad(
         link=link,
         sender=sender,
@@ -224,14 +220,13 @@ def of_link(
         left_out_s=float(spans_s[waiting & ~kept].sum()),
         delivered=delivered,
         worst=farthest_off,
-        worst_s=farthest_s,
         missing=_missing(spans_s, sent, due, loaded),
         most=_most(spans_s, sent, due, kept, bucket + odd),
     )
 
 
 def _due(t_s: Floats, rate_bps: int, replayed: Spans) -> Floats:
-    """The bytes that the rate in force allows between each two samples."""
+    """Compute the bytes that the rate in force allows between each two samples."""
     if not replayed or not len(t_s):
         return np.diff(t_s) * (rate_bps / 8)
     at_s, rates_bps = np.array(replayed).T
@@ -242,33 +237,33 @@ def _due(t_s: Floats, rate_bps: int, replayed: Spans) -> Floats:
 
 
 def _sums(values: Floats) -> Floats:
-    """The sums of none, of the first, of the first two of the values, and so on."""
+    """Sum none, the first, the first two of the values, and so on."""
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def _share(sent: Floats, due: Floats, odd: int) -> Floats:
-    """Bytes sent over those due, as if up to `odd` more or fewer were none."""
+    """Divide bytes sent by those due, as if up to `odd` more or fewer were none."""
     off = sent - due
-    found: Floats = 1 + np.sign(off) * np.maximum(0, np.abs(off) - odd) / due
-    return found
+    share: Floats = 1 + np.sign(off) * np.maximum(0, np.abs(off) - odd) / due
+    return share
 
 
 def _windows(
     least_s: float, spans_s: Floats, first: Floats, second: Floats
-) -> tuple[NDArray[np.intp], Floats, Floats]:
-    """Where each window of at least so long begins, and what two columns add up to in it."""
+) -> tuple[Floats, Floats]:
+    """Sum two columns in each window of at least so long."""
     at_s, first, second = map(_sums, (spans_s, first, second))
     ends = np.searchsorted(at_s, at_s + least_s - 1e-9)
     begins = np.flatnonzero(ends < len(at_s))
     ends = ends[begins]
-    return begins, first[ends] - first[begins], second[ends] - second[begins]
+    return first[ends] - first[begins], second[ends] - second[begins]
 
 
 def _missing(spans_s: Floats, sent: Floats, due: Floats, loaded: NDArray[np.bool_]) -> float:
-    """The most that was due in loaded intervals and did not leave, over what is due in a window."""
+    """Find the most that was due in loaded intervals and did not leave, by what a window allows."""
     begins = loaded & ~np.concatenate([[False], loaded[:-1]])[: len(loaded)]
     short = np.where(loaded, due - sent, 0.0) - ETHERNET_FRAME_BYTES * begins
-    _, short, allowed = _windows(WINDOW_S, spans_s, short, due)
+    short, allowed = _windows(WINDOW_S, spans_s, short, due)
     shares = short[allowed > 0] / allowed[allowed > 0]
     return float(shares.max(initial=0.0))
 
@@ -276,12 +271,12 @@ def _missing(spans_s: Floats, sent: Floats, due: Floats, loaded: NDArray[np.bool
 def _most(
     spans_s: Floats, sent: Floats, due: Floats, kept: NDArray[np.bool_], bucket: int
 ) -> float | None:
-    """The most that left in a quarter of a second over what the rate allows; None: no time was."""
+    """Find the most that left in a quarter of a second, by what the rate allows."""
     most = []
     borders = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
     for first, last in zip(borders[::2], borders[1::2], strict=True):
         stretch = slice(first, last)
-        _, left, allowed = _windows(LEAST_S, spans_s[stretch], sent[stretch], due[stretch])
+        left, allowed = _windows(LEAST_S, spans_s[stretch], sent[stretch], due[stretch])
         if len(left):
             most.append(((left - bucket) / allowed).max())
     return float(np.max(most)) if most else None

@@ -97,7 +97,6 @@ under_load = functools.partial(
     left_out_s=0.0,
     delivered=0.999,
     worst=0.99,
-    worst_s=5.0,
     missing=0.0,
     most=0.999,
 )

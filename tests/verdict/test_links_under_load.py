@@ -76,7 +76,6 @@ def test_half_a_second_at_another_rate_is_not_hidden_by_twenty_seconds():
     slow = link(share=lambda t_s: 0.5 if 10 <= t_s < 10.5 else 1.0)
     assert slow.delivered > 0.98
     assert slow.worst == pytest.approx(0.5, abs=0.02)
-    assert 9.95 < slow.worst_s < 10.1
     fast = link(share=lambda t_s: 2.0 if 10 <= t_s < 10.5 else 1.0, offered=lambda _: 1.5)
     assert fast.most == pytest.approx(1.5, abs=0.15)  # what waited leaves too: its queue is empty
     assert rate_gate(slow).outcome == rate_gate(fast).outcome == "failed"
