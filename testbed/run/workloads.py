@@ -22,7 +22,7 @@ from testbed.shared.messages import PROGRAMS, TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.shared.unlinked import open_file
 from testbed.transport.wire import DATA_PORTS
-from testbed.verdict import congestion_read_back
+from testbed.verdict import flows
 from testbed.workload import commands, markers
 from testbed.workload.markers import MarkerSocket, Rounds
 
@@ -66,7 +66,7 @@ class TrainingWorkload:
     def check(self) -> None:
         """Raise ProcessError where another congestion control ran than was configured."""
         configured = self._lab.config["protocol"]["congestion_control"]
-        if different := congestion_read_back.difference(self._lab.directory, configured):
+        if different := flows.wrong_congestion_control(self._lab.directory, configured):
             raise ProcessError(different)
 
     def remark(self) -> str:
@@ -184,7 +184,7 @@ class ProgramWorkload:
             for program in self._programs.values()
             if program.settings["congestion_control"]
         }
-        if different := congestion_read_back.difference_of_hosts(self._lab.directory, configured):
+        if different := flows.wrong_congestion_control_of_hosts(self._lab.directory, configured):
             raise ProcessError(different)
 
     def remark(self) -> str:

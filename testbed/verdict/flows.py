@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from testbed.lab.kernel import netlink
+from testbed.shared import jsonl, run_directory
 from testbed.verdict.store import ChunkedTable
 
 # Columns of a connection's state: the window is segments times their size, the rate the kernel's
@@ -69,7 +70,7 @@ class Connection:
         return Connection(self.peer_address, self.peer_port, self.address, self.port)
 
     def lookup(self) -> bytes:
-        """The request with which `TcpReader.ask` asks for it."""
+        """Make the request with which `TcpReader.ask` asks for it."""
         identity = (
             struct.pack("!HH", self.port, self.peer_port)
             + socket.inet_aton(self.address).ljust(16, b"\0")
@@ -88,16 +89,17 @@ class TcpReader:
         self._socket = netlink.connect(netlink.SOCK_DIAG, pid, timeout_s=_TIMEOUT_S)
 
     def connections(self, first_port: int, last_port: int) -> list[Connection]:
-        """Established connections with either port in a range; OSError when the kernel refuses."""
+        """List connections with either port in a range; OSError when the kernel refuses."""
+        ports = range(first_port, last_port + 1)
         return [
-            found
+            connection
             for family in (socket.AF_INET, socket.AF_INET6)
-            for found in self._connections(family)
-            if first_port <= found.port <= last_port or first_port <= found.peer_port <= last_port
+            for connection in self._connections(family)
+            if connection.port in ports or connection.peer_port in ports
         ]
 
     def _connections(self, family: int) -> Iterator[Connection]:
-        """All of IPv4; a socket of IPv6 that accepts both families may hold them."""
+        """Yield all of IPv4; a socket of IPv6 that accepts both families may hold them."""
         request = _REQUEST.pack(
             family, socket.IPPROTO_TCP, _WANT_CONGESTION_CONTROL, _ESTABLISHED
         ) + bytes(_IDENTITY_BYTES)
@@ -115,12 +117,12 @@ class TcpReader:
             yield Connection(address, port, peer, peer_port, name)
 
     def ask(self, request: bytes) -> bytes:
-        """The kernel's answer to a `lookup`, for `state_of`; OSError when it gives none."""
+        """Get the kernel's answer to a `lookup`, for `state_of`; OSError when it gives none."""
         numbered = bytearray(request)
-        wanted = netlink.number(numbered, self._socket)
+        number = netlink.number(numbered, self._socket)
         self._socket.send(numbered)
-        while netlink.number_of(answer := self._socket.recv(_ANSWER_BYTES)) != wanted:
-            self._socket.stale_answers += 1  # of an answer that was given up
+        while netlink.number_of(answer := self._socket.recv(_ANSWER_BYTES)) != number:
+            self._socket.stale_answers += 1  # of a request that had timed out
         return answer
 
     @property
@@ -132,7 +134,7 @@ class TcpReader:
 
 
 def state_of(answer: bytes) -> tuple[float, ...] | None:
-    """The state of a connection in an answer, as in STATE; None if it has none, or an older one."""
+    """Read the state of a connection, as in STATE; None if the answer has none, or an older one."""
     view = memoryview(answer)
     length, kind, *_ = netlink.HEADER.unpack_from(view, 0)
     if kind != _SOCK_DIAG_BY_FAMILY:
@@ -151,19 +153,17 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
-        self._rest = b""
+        self._partial = b""
 
     def lines(self) -> list[bytes]:
-        """The whole lines that are new, at most 64 KiB of them."""
+        """Read the whole lines that are new, at most 64 KiB of them."""
         if self._descriptor is None:
             try:
                 self._descriptor = os.open(self._path, os.O_RDONLY)
             except OSError:
                 return []
         data = os.read(self._descriptor, _AT_ONCE_BYTES)
-        if not data:
-            return []
-        *whole, self._rest = (self._rest + data).split(b"\n")
+        *whole, self._partial = (self._partial + data).split(b"\n")
         return whole
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -209,7 +209,7 @@ class FlowSampler:
         self._readers: dict[str, TcpReader] = {}
         self._tails: dict[str, Tail] = {}
         if self._ports is None:
-            self._tails = {each: Tail(events / f"congestion-{each}.jsonl") for each in self._among}
+            self._tails = {host: Tail(events / f"congestion-{host}.jsonl") for host in self._among}
         self._flows: dict[Flow, bytes] = {}
         self._order: list[Flow] = []
         self._numbers: dict[Flow, int] = {}
@@ -221,7 +221,7 @@ class FlowSampler:
         return sum(reader.stale_answers for reader in self._readers.values())
 
     def sample(self, tick: int) -> None:
-        """Read the state of the connections whose turn it is; OSError if the kernel refuses."""
+        """Read the state of the next connections; OSError if the kernel refuses."""
         if self._ports is None:
             return
         now_s = time.monotonic()
@@ -266,7 +266,7 @@ class FlowSampler:
 
     def congestion_controls(self) -> list[dict[str, str]]:
         keys = ("host", "peer", "congestion_control")
-        return [dict(zip(keys, each, strict=True)) for each in sorted(self._used)]
+        return [dict(zip(keys, used, strict=True)) for used in sorted(self._used)]
 
     def read_logs(self) -> None:
         """Bring `latest` up to date with the logs of endpoints."""
@@ -278,7 +278,7 @@ class FlowSampler:
             for peer, line in newest.items():
                 with suppress(ValueError):
                     record = json.loads(line)
-                    self.latest[Flow(name, peer)] = {each: record.get(each) for each in STATE}
+                    self.latest[Flow(name, peer)] = {key: record.get(key) for key in STATE}
 
     def write(self, path: Path, *, last: bool) -> None:
         import polars as pl
@@ -286,10 +286,9 @@ class FlowSampler:
         schema: dict[str, Any] = {
             name: pl.String if name in _TEXTS else pl.Float64 for name in COLUMNS
         }
-        logs = sorted(self._events.glob("congestion-*.jsonl"))
         further = [
             pl.scan_ndjson(log, schema=schema, ignore_errors=True).select(COLUMNS)
-            for log in logs
+            for log in sorted(self._events.glob("congestion-*.jsonl"))
             if log.stat().st_size
         ]
         # The leg in which a host sends.
@@ -300,3 +299,36 @@ class FlowSampler:
             for flow in self._numbers
         ]
         self.table.write(path, "flow", names, schema, further=further, last=last)
+
+
+# What endpoints and connections used, beside what was configured
+
+_KEY = "congestion_control"
+
+
+def wrong_congestion_control(directory: Path, configured: str) -> str:
+    """Say where an endpoint used another congestion control; empty where none did."""
+    wrong = [
+        f"{record.get('host')} towards {peer} used {facts[_KEY]!r}"
+        for path in sorted((directory / "events").glob("endpoint-*.jsonl"))
+        for record in jsonl.read(path)
+        for peer, facts in record.get("facts", {}).items()
+        if facts.get(_KEY, configured) != configured
+    ]
+    if not wrong:
+        return ""
+    more = f", and {len(wrong) - 1} more" if wrong[1:] else ""
+    return f"congestion control {configured!r} was asked for, and {wrong[0]}{more}"
+
+
+def wrong_congestion_control_of_hosts(directory: Path, configured: Mapping[str, str]) -> str:
+    """Say where a host's connection used another congestion control; empty: nowhere."""
+    sampled = run_directory.read_or_empty(directory / "samples" / "sampler.json")
+    for used in sampled.get("congestion_controls", []):
+        expected = configured.get(used["host"], used[_KEY])
+        if used[_KEY] != expected:
+            return (
+                f"congestion control {expected!r} was asked for, and a connection of "
+                f"{used['host']} towards {used['peer']} used {used[_KEY]!r}"
+            )
+    return ""

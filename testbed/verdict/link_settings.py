@@ -72,10 +72,10 @@ class SettingsReader:
         self._listener: _Listener | None = None
 
     @property
-    def wanted(self) -> int:
+    def due(self) -> int:
         return 4 * len(self._network.links)
 
-    def look(self, when: str, changes: LinkChanges | None = None) -> None:
+    def compare(self, when: str, changes: LinkChanges | None = None) -> None:
         """Compare the kernel's settings with the configured ones, `before` or `after`."""
         for pid, members in _by_namespace(self._network).items():
             try:
@@ -98,18 +98,18 @@ class SettingsReader:
         """Add what differed during the training, unless an impairment or the user changed it."""
         if self._listener is None:
             return
-        noted, failures = self._listener.finish()
+        reported, failures = self._listener.finish()
         self.failures += failures
-        known = {difference.value for difference in self.differences}
-        for at_s, link, end, settings in noted:
+        listed = {difference.value for difference in self.differences}
+        for at_s, link, end, settings in reported:
             spans = spans_of_changes(events, {link.first.node, link.second.node}, ("no",))
             spans += changes.spans((link.name, end.node))
             if any(began_s <= at_s <= ended_s for began_s, ended_s in spans):
                 continue
             shape = changes.shape(link, end.node, at_s)
             for difference in _differences("during", link, end, shape, settings, at_s):
-                if difference.value not in known:
-                    known.add(difference.value)
+                if difference.value not in listed:
+                    listed.add(difference.value)
                     self.differences.append(difference)
 
     def store(self, directory: Path) -> None:
@@ -122,12 +122,11 @@ class SettingsReader:
         run_directory.write_json(directory / FILE, document)
 
 
-# When the kernel told of which direction's settings.
-_Change = tuple[float, LinkEnds, Port, dict[str, int | None]]
+_Change = tuple[float, LinkEnds, Port, dict[str, int | None]]  # when, where, new settings
 
 
 class _Listener:
-    """Keeps what the kernel tells of changes."""
+    """Keeps the changes that the kernel reports."""
 
     def __init__(self, network: LabInfo) -> None:
         self._changes: list[_Change] = []
@@ -160,13 +159,12 @@ class _Listener:
 
     def _listen(self) -> None:
         prefer(threading.get_native_id())  # it must not keep Python's lock from those that watch
-        while True:
+        ready: list[int] = []
+        while self._stop not in ready:
             ready = [descriptor for descriptor, _ in self._poll.poll()]
             for descriptor in ready:
                 if descriptor in self._sockets:
                     self._read(*self._sockets[descriptor])
-            if self._stop in ready:
-                return
 
     def _read(self, opened: netlink.Socket, pid: int | None) -> None:
         now_s = time.monotonic()
@@ -197,14 +195,14 @@ def _differences(
     at_s: float | None = None,
 ) -> Iterator[Difference]:
     place = partial(Difference, when=when, link=link.name, sender=end.node, at_s=at_s)
-    for setting, configured, found in differing(shape, in_force):
-        yield place(setting=setting, configured=configured, found=found)
+    for setting, configured, value in differing(shape, in_force):
+        yield place(setting=setting, configured=configured, found=value)
 
 
 def differing(
     shape: LinkShape, in_force: Mapping[str, int | None]
 ) -> Iterator[tuple[str, int, int | None]]:
-    """The settings that are not as configured: name, configured value, that in force."""
+    """Yield the settings that are not as configured: name, configured value, that in force."""
     configured = {
         "rate_bps": shape.rate_bps,
         "ceiling_bps": shape.rate_bps,
@@ -215,16 +213,16 @@ def differing(
         "most_segments": 1,
     }
     for setting, value in in_force.items():
-        due = configured[setting]
+        expected = configured[setting]
         exact = setting not in ("rate_bps", "ceiling_bps", "burst_bytes")
-        if value is None or abs(value - due) > (0 if exact else max(8, _ROUNDING * due)):
-            yield setting, due, value
+        if value is None or abs(value - expected) > (0 if exact else max(8, _ROUNDING * expected)):
+            yield setting, expected, value
 
 
 def differing_settings(settings: SettingsReader, rounds: Rounds = ()) -> Finding:
     differences, missing = settings.differences, "; ".join(settings.failures)
-    if not missing and settings.read < settings.wanted:
-        missing = f"{settings.read} of {settings.wanted} directions were read"
+    if not missing and settings.read < settings.due:
+        missing = f"{settings.read} of {settings.due} directions were read"
     return Finding(
         value=len(differences),
         where=differences[0].place(rounds) if differences else "",

@@ -61,7 +61,7 @@ class Observation:
     def begin(self) -> None:
         self._before = self._read()
         self._settings.listen()
-        self._settings.look("before")
+        self._settings.compare("before")
         self._watch = Watch(self._own).start()
 
     @contextmanager
@@ -78,7 +78,7 @@ class Observation:
         assert self._watch is not None, "begin() comes first"
         headroom = self._watch.finish()
         changes = link_changes.LinkChanges.read(self._directory)
-        self._settings.look("after", changes)
+        self._settings.compare("after", changes)
         events = jsonl.read(self._directory / "events" / "impairments.jsonl")
         self._settings.judge_passing(events, changes)
         self._settings.store(self._directory)

@@ -217,7 +217,7 @@ def settings(elsewhere, shaped) -> SettingsReader:
     )
     reader = SettingsReader(LabInfo(hosts={}, switches={}, links=[link]))
     reader.listen()
-    reader.look("before")
+    reader.compare("before")
     return reader
 
 
@@ -231,11 +231,11 @@ def in_namespace(pid: int, *argv: str) -> None:
 
 
 def test_a_lab_as_configured_passes_and_one_link_that_was_changed_is_named(shaped, settings):
-    settings.look("after")
+    settings.compare("after")
     assert (judged(settings).outcome, judged(settings).value) == ("passed", 0)
     slow = rate_message(shaped.interface("b"), replace(SHAPES[1], rate_bps=70_000_000))
     shaped.send([slow])
-    settings.look("after")
+    settings.compare("after")
     assert judged(settings).outcome == "failed"
     assert "a--b from b: rate_bps 70000000 in place of 100000000 after" in judged(settings).where
 
@@ -243,7 +243,7 @@ def test_a_lab_as_configured_passes_and_one_link_that_was_changed_is_named(shape
 def test_what_was_not_read_is_not_measured(elsewhere, settings):
     assert judged(settings).outcome == "not measured"
     in_namespace(elsewhere, "ip", "link", "del", "dev", "a")
-    settings.look("after")
+    settings.compare("after")
     assert judged(settings).outcome == "not measured"
     assert "after the training: interface a" in judged(settings).note
 
@@ -264,7 +264,7 @@ def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
     for limit in (20_000, SHAPES[1].queue_bytes):
         shaped.send([rtnetlink.bfifo(shaped.interface("b"), limit_bytes=limit, new=False)])
         time.sleep(0.05)
-    settings.look("after")
+    settings.compare("after")
     event = {"name": "it", "changes_rates": changes_rates, "target": target}
     events = [
         {**event, "action": "begin", "sent_s": began_s},
@@ -283,7 +283,7 @@ def test_a_shaper_that_is_gone_for_a_moment_is_found(elsewhere, settings):
     in_namespace(elsewhere, "tc", "qdisc", "del", "dev", "b", "root")
     time.sleep(0.05)
     shape_all([Output(interface="b", pid=elsewhere, shape=SHAPES[1])])
-    settings.look("after")
+    settings.compare("after")
     settings.judge_passing([], LinkChanges())
     gate = judged(settings)
     assert (gate.outcome, "rate_bps None in place of" in gate.where) == ("failed", True)
@@ -296,7 +296,7 @@ def test_what_the_user_set_by_hand_meanwhile_is_no_difference(shaped, settings):
     changes = LinkChanges([{**change, "sent_s": began_s, "acknowledged_s": time.monotonic()}])
     time.sleep(0.05)
     shaped.send([rtnetlink.bfifo(shaped.interface("b"), limit_bytes=20_000, new=False)])
-    settings.look("after", changes)
+    settings.compare("after", changes)
     settings.judge_passing([], changes)
     assert (judged(settings).outcome, judged(settings).value) == ("passed", 0)
 

@@ -163,7 +163,7 @@ def network_of(*links: LinkEnds, **facts: Any) -> LabInfo:
 def evidence(paths=None, queues=None, limits=None, **changes):
     network = network_of(LINK)
     settings = SettingsReader(network)
-    settings.read = settings.wanted  # all were as configured
+    settings.read = settings.due  # all were as configured
     return {
         "config": {"limits": Limits(**(limits or {})).model_dump(), "impairments": [LOSS]},
         "directory": sampler(Path(FOLDER.name)),

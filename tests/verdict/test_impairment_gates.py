@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from testbed.lab.loss_table import LossModel
 from testbed.verdict import impairment_gates
-from testbed.verdict.congestion_read_back import difference
 from testbed.verdict.conservation import Conservation
+from testbed.verdict.flows import wrong_congestion_control
 from testbed.verdict.gates import DEFAULTS
 from testbed.verdict.impairment_gates import explained_by_chance
 from testbed.verdict.link_changes import LinkChanges
@@ -370,12 +370,12 @@ def endpoint(directory: Path, host: str, facts: Mapping[str, Mapping[str, object
 
 
 def test_what_differs_from_what_was_asked_for_is_named_with_its_place(tmp_path):
-    assert difference(tmp_path, "bbr") == ""  # nobody says anything
+    assert wrong_congestion_control(tmp_path, "bbr") == ""  # nobody says anything
     endpoint(tmp_path, "server", {"worker-1": {"congestion_control": "bbr"}, "worker-2": {}})
-    assert difference(tmp_path, "bbr") == ""
+    assert wrong_congestion_control(tmp_path, "bbr") == ""
     peers = {f"worker-{rank}": {"congestion_control": "cubic"} for rank in (1, 2)}
     endpoint(tmp_path, "server", peers)
-    assert difference(tmp_path, "bbr") == (
+    assert wrong_congestion_control(tmp_path, "bbr") == (
         "congestion control 'bbr' was asked for, and server towards worker-1 used 'cubic', "
         "and 1 more"
     )
