@@ -65,7 +65,6 @@ class LinkLedger(_Ledger):
         offered: what the switch's flows, groups and bursts sent to the port; None where that
             is not known: at a host, or where flows came and went.
         queue_drops: refused because the queue was full (or a loss class took it).
-        filtered: dropped by the shaper for another reason, which should not happen.
         sent: left the shaper.
         interface_drops: an interface on the way did not accept them, which should not happen.
         delay_drops, delay_lost: in the middle of a delayed link, by accident and by the configured
@@ -85,7 +84,6 @@ class LinkLedger(_Ledger):
     sender: str
     offered: int | None
     queue_drops: int
-    filtered: int
     interface_drops: int
     delay_drops: int
     delay_lost: int
@@ -116,11 +114,9 @@ class SwitchLedger(_Ledger):
     Attributes:
         switch: its name.
         arrived: packets that Open vSwitch took from its ports.
-        looked_up: packets that entered its tables.
         packet_outs: frames that bursts sent to its ports.
         table_misses: packets that no flow entry matched.
-        flow_drops: packets that a flow entry dropped.
-        meter_drops: packets that a meter dropped.
+        dropped: packets that flow entries and meters dropped.
         queue_drops: packets that the queues of its ports refused.
         sent: packets that left the shapers of its ports.
         hidden: how many packets could have vanished here unseen.
@@ -130,11 +126,9 @@ class SwitchLedger(_Ledger):
 
     switch: str
     arrived: int
-    looked_up: int
     packet_outs: int
     table_misses: int
-    flow_drops: int
-    meter_drops: int
+    dropped: int
     queue_drops: int
 
     @property
@@ -283,7 +277,6 @@ class _Differences:
             sender=sender.node,
             offered=offered.packets if offered.exact else None,
             queue_drops=queue.drops,
-            filtered=queue.filtered,
             sent=queue.sent,
             interface_drops=interface_drops,
             delay_drops=delay_drops,
@@ -320,7 +313,8 @@ class _Differences:
         meter_drops = self._dropped_by("police", name)
         if meter_drops is None:
             meter_drops = max(0, after.meter_drops - before.meter_drops)
-        offered = looked_up + packet_outs - misses - flow_drops - meter_drops
+        dropped = flow_drops + meter_drops
+        offered = looked_up + packet_outs - misses - dropped
         hidden = 0
         missing = offered - queue.sent - queue.drops - queue.filtered  # the link's business
         if self._went_down and misses:  # routes have changed
@@ -332,11 +326,9 @@ class _Differences:
         return SwitchLedger(
             switch=name,
             arrived=arrived,
-            looked_up=looked_up,
             packet_outs=packet_outs,
             table_misses=misses,
-            flow_drops=flow_drops,
-            meter_drops=meter_drops,
+            dropped=dropped,
             queue_drops=queue.drops,
             sent=queue.sent,
             hidden=hidden + down + down_before,

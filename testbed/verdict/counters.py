@@ -6,7 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,18 +45,17 @@ class PortSockets:
         # The kernel resets a socket's statistics when they are read: nobody else may read them.
         self._daemon_pid = daemon_pid
         self._sockets: dict[str, list[socket.socket]] = {}
-        for found in sockets_of(daemon_pid, socket.AF_PACKET):
-            interface = found.getsockname()[0]
-            if interface:
-                self._sockets.setdefault(interface, []).append(found)
+        for port in sockets_of(daemon_pid, socket.AF_PACKET):
+            if interface := port.getsockname()[0]:
+                self._sockets.setdefault(interface, []).append(port)
             else:  # the one that all ports send through
-                found.close()
+                port.close()
         self._sums = dict.fromkeys(self._sockets, (0, 0))
         self.read()
         self._sums = dict.fromkeys(self._sockets, (0, 0))  # what came before does not count
 
     def read(self) -> dict[str, tuple[int, int]]:
-        """Interface -> (frames that arrived, those of them that found the socket's buffer full)."""
+        """Read, by interface, the frames that arrived and those that found the buffer full."""
         for interface, sockets in self._sockets.items():
             for port in sockets:
                 statistics = port.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
@@ -66,26 +65,25 @@ class PortSockets:
         return dict(self._sums)
 
     def whole_batches(self) -> bool:
-        """Whether a full queue refuses single packets of the daemon, not the rest of a batch."""
-        with ExitStack() as opened:
-            found = [
-                opened.enter_context(each)
-                for each in sockets_of(self._daemon_pid, socket.AF_PACKET)
-            ]
-            # The socket that all ports send through is made with the first packet.
-            senders = [each for each in found if not each.getsockname()[0]]
-            return all(map(datapath.are_whole, senders))
+        """Tell if a full queue refuses single packets of the daemon, not the rest of a batch."""
+        is_whole = True
+        for opened in sockets_of(self._daemon_pid, socket.AF_PACKET):
+            with opened:
+                # The socket that all ports send through is made with the first packet.
+                if not opened.getsockname()[0]:
+                    is_whole = is_whole and datapath.are_whole(opened)
+        return is_whole
 
 
 def read_switches(switches: Iterable[str], *, last: bool = False) -> dict[str, SwitchCounters]:
     # Packets are counted in the datapath's cache; a revalidator adds them to the flow entries twice
     # a second. To empty the cache adds them at once.
     run(["ovs-appctl", "revalidator/purge" if last else "revalidator/wait"])
-    found = {}
+    counters = {}
     for name in switches:
         with Statistics(name) as statistics:
             tables = statistics.tables()
-            found[name] = SwitchCounters(
+            counters[name] = SwitchCounters(
                 entered=tables[0].lookups,
                 lookups=sum(table.lookups for table in tables),
                 matched=sum(table.matched for table in tables),
@@ -94,11 +92,11 @@ def read_switches(switches: Iterable[str], *, last: bool = False) -> dict[str, S
                 bucket_packets=statistics.bucket_packets(),
                 meter_drops=statistics.meter_drops(),
             )
-    return found
+    return counters
 
 
 def lasting(before: Sequence[Flow], after: Sequence[Flow]) -> list[tuple[Flow, Flow]]:
-    """The entries that were there all the time between two readings, as each had them."""
+    """Pair the entries that were there all the time between two readings."""
     # One that was removed and made again counts from 0: it looks the same, but is younger.
     old = {flow.identity: flow for flow in before}
     pairs = ((old[flow.identity], flow) for flow in after if flow.identity in old)
@@ -149,9 +147,9 @@ class CounterReader:
         deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
         while True:
             namespaces, idle = self._when_idle(deadline_s, _IDLE_S + 2 * longest_s)
-            found = self._all(namespaces, idle, last=last)
+            counters = self._all(namespaces, idle, last=last)
             if not idle or _moved(namespaces) == _moved(self._namespaces()):
-                return found
+                return counters
 
     def _all(
         self, namespaces: dict[int | None, NamespaceCounters], idle: bool, *, last: bool
@@ -177,7 +175,7 @@ class CounterReader:
     def _when_idle(
         self, deadline_s: float, idle_s: float
     ) -> tuple[dict[int | None, NamespaceCounters], bool]:
-        """The kernel's counters when they stand still so long, and no queue holds a packet."""
+        """Read the counters until they stand still so long, and no queue holds a packet."""
         before = self._namespaces()
         while time.monotonic() < deadline_s:
             time.sleep(idle_s)

@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.lab.kernel import process_status
-from testbed.lab.kernel.process_status import (
-    PARENT,
-    RESIDENT_PAGES,
-    SYSTEM_TICKS,
-    USER_TICKS,
-)
+from testbed.lab.kernel.process_status import PARENT, RESIDENT_PAGES, SYSTEM_TICKS, USER_TICKS
 from testbed.verdict.store import ChunkedTable
 
 # Processor time is counted in ticks of 10 ms, so more often would show no more.
@@ -61,7 +56,8 @@ class ProcessSampler:
         self._scan_s = 0.0
         self._next_s = 0.0
 
-    def sample(self) -> None:
+    def sample(self, tick: int = 0) -> None:
+        """Read all processes if it is time."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -87,15 +83,14 @@ class ProcessSampler:
 
     def _scan(self) -> None:
         present = {int(name) for name in os.listdir("/proc") if name.isdigit()} - self._ignored  # noqa: PTH208 - four times as fast
-        for known in list(self._followed.values()):
-            present |= known.threads
+        for process in list(self._followed.values()):
+            present |= process.threads
         for pid in set(self._followed) - present:
             self._drop(pid)
         for pid in present:
-            process = self._followed.get(pid)
-            if process is None:
+            if pid not in self._followed:
                 self._follow(pid)
-            elif process.scans < _SCANS_UNTIL_FINAL:
+            elif (process := self._followed[pid]).scans < _SCANS_UNTIL_FINAL:
                 process.scans += 1
                 process.name = self._name(pid, process.descriptor) or process.name
                 self._follow_threads(pid, process)
@@ -117,7 +112,7 @@ class ProcessSampler:
         try:
             if fields is None or int(fields[PARENT]) != self._launcher or self._host_of(pid):
                 return
-            tasks = {int(each) for each in os.listdir(f"/proc/{pid}/task")}  # noqa: PTH208
+            tasks = map(int, os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208
             process.threads = {task for task in tasks if self._host_of(task)}
             for thread in process.threads - self._followed.keys():
                 descriptor = os.open(f"/proc/{pid}/task/{thread}/stat", os.O_RDONLY)
@@ -130,14 +125,14 @@ class ProcessSampler:
             return
 
     def _host_of(self, number: int) -> str | None:
-        """The host in whose network a process or a thread is; OSError when that has ended."""
+        """Find the host in whose network a process or thread is; OSError when that has ended."""
         return self._hosts.get(_namespace(number))
 
     def _drop(self, pid: int) -> None:
         os.close(self._followed.pop(pid).descriptor)
 
     def _name(self, pid: int, descriptor: int) -> str | None:
-        """What to call a process; None for a shell, or one that is gone."""
+        """Name a process; None for a shell, or one that is gone."""
         if pid in self._named:
             return self._named[pid]
         fields = _fields(descriptor)
@@ -151,7 +146,7 @@ class ProcessSampler:
         if host is None:
             return program
         name = host if int(fields[PARENT]) == self._launcher else f"{host}:{program}"
-        used = {each.name for other, each in self._followed.items() if other != pid}
+        used = {process.name for other, process in self._followed.items() if other != pid}
         name = name if name not in used else f"{name}.{pid}"
         self._hosts_of[name] = host
         return name
@@ -166,12 +161,12 @@ class ProcessSampler:
 
 
 def _namespace(pid: int) -> int:
-    """The inode of a process's network namespace; OSError when it is gone."""
+    """Read the inode of a process's network namespace; OSError when it is gone."""
     return os.stat(f"/proc/{pid}/ns/net").st_ino  # noqa: PTH116 - a Path would cost as much again
 
 
 def _program(pid: int) -> str:
-    """The program's name; of Python, the module that it runs."""
+    """Read the program's name; of Python, the module that it runs."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

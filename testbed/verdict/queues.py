@@ -81,7 +81,7 @@ class QueueReader:
         while True:
             part = self._socket.recv(_DATAGRAM_BYTES)
             if netlink.number_of(part) != number:
-                self._socket.stale_answers += 1  # of an answer that was given up
+                self._socket.stale_answers += 1  # of a request that had timed out
                 continue
             parts.append(part)
             # The DONE message stands at the very end of the last part.
@@ -93,16 +93,17 @@ class QueueReader:
         self._answers.append((at_s, b"".join(parts)))
 
     def decode(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The captured answers: times of shape (k,), counters of shape (k, interfaces, 5)."""
+        """Decode what was captured: times of shape (k,), counters of shape (k, interfaces, 5)."""
         answers, self._answers = self._answers, []
         times_s: list[float] = []
         values = [np.empty((0, len(self._interfaces), len(COLUMNS)), dtype=np.int64)]
         while answers:  # runs of answers that look alike: nearly always one
-            alike = _as_long_as_first(answers)
+            length = len(answers[0][1])
+            alike = list(itertools.takewhile(lambda answer: len(answer[1]) == length, answers))  # noqa: B023
             words = np.frombuffer(b"".join(answer for _, answer in alike), dtype=np.uint32)
             words = words.reshape(len(alike), -1)
-            learnt = words.shape[1] == self._length
-            if not (learnt and (words[:, self._fixed] == self._fixed_values).all()):
+            is_known = words.shape[1] == self._length
+            if not (is_known and (words[:, self._fixed] == self._fixed_values).all()):
                 alike, words = alike[:1], words[:1]
                 try:
                     self._learn(alike[0][1])
@@ -138,20 +139,15 @@ class QueueReader:
         self._counters = np.array(words, dtype=np.intp).ravel()
 
 
-def _as_long_as_first(answers: Sequence[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
-    length = len(answers[0][1])
-    return list(itertools.takewhile(lambda pair: len(pair[1]) == length, answers))
-
-
 def _root_words(data: memoryview, begin: int, end: int) -> tuple[int, list[int]] | None:
-    """The interface of an RTM_NEWQDISC, and the 32-bit words that hold its counters."""
+    """Find the interface of an RTM_NEWQDISC, and the 32-bit words that hold its counters."""
     _, interface, _, parent, _ = TCMSG.unpack_from(data, begin)
     if parent != ROOT:
         return None
     places: dict[int, int] = {}
     for kind, first, last in netlink.attributes(data, begin + TCMSG.size, end):
         if kind == STATS2:
-            places = {each: place for each, place, _ in netlink.attributes(data, first, last)}
+            places = {name: place for name, place, _ in netlink.attributes(data, first, last)}
     if STATS_BASIC not in places or STATS_QUEUE not in places:
         return None
     basic, queue = places[STATS_BASIC], places[STATS_QUEUE]
@@ -161,7 +157,7 @@ def _root_words(data: memoryview, begin: int, end: int) -> tuple[int, list[int]]
 
 
 def _columns(words: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Words of shape (..., 6) as columns of shape (..., 5)."""
+    """Turn words of shape (..., 6) into columns of shape (..., 5)."""
     out = words[..., 1:].astype(np.int64)
     out[..., 0] <<= 32
     out[..., 0] += words[..., 0]

@@ -77,6 +77,14 @@ class _LiveView:
             else:
                 self._in_force.pop(name, None)
         self._flows.read_logs()
+        impairments = [
+            {"name": name, "kind": record.get("kind"), "since_s": record.get("acknowledged_s")}
+            for name, record in self._in_force.items()
+        ]
+        flows = [
+            {"host": flow.host, "peer": flow.peer, **state}
+            for flow, state in sorted(self._flows.latest.items())
+        ]
         document = {
             "schema": _SCHEMA,
             "t_s": now_s,
@@ -85,15 +93,9 @@ class _LiveView:
             "rounds_done": self._last_round.get("round", -1) + 1,
             "critical": self._last_round.get("critical"),
             "latencies_s": list(self._latencies),
-            "impairments": [
-                {"name": name, "kind": record.get("kind"), "since_s": record.get("acknowledged_s")}
-                for name, record in self._in_force.items()
-            ],
+            "impairments": impairments,
             "queues": self._queue_rows(now_s),
-            "flows": [
-                {"host": flow.host, "peer": flow.peer, **state}
-                for flow, state in sorted(self._flows.latest.items())
-            ],
+            "flows": flows,
             "processes": self._process_rows(),
         }
         run_directory.write_text(self._path, json.dumps(document))
@@ -106,18 +108,15 @@ class _LiveView:
             self._first_drops = latest[:, DROPS].copy()
             before = latest
         span_s = max(now_s - before_s, 1e-6)
-        sent_bps = (latest[:, SENT_BYTES] - before[:, SENT_BYTES]) * 8 / span_s
-        drops, new_drops = latest[:, DROPS] - self._first_drops, latest[:, DROPS] - before[:, DROPS]
-        highest_bytes = queues.take_highest()
         self._before = (now_s, latest)
+        columns = {
+            "highest_bytes": queues.take_highest(),
+            "drops": latest[:, DROPS] - self._first_drops,
+            "new_drops": latest[:, DROPS] - before[:, DROPS],
+            "sent_bps": np.rint((latest[:, SENT_BYTES] - before[:, SENT_BYTES]) * 8 / span_s),
+        }
         return [
-            {
-                **end,
-                "highest_bytes": int(highest_bytes[row]),
-                "drops": int(drops[row]),
-                "new_drops": int(new_drops[row]),
-                "sent_bps": round(float(sent_bps[row])),
-            }
+            end | {name: int(column[row]) for name, column in columns.items()}
             for row, end in enumerate(queues.ends)
         ]
 
@@ -167,11 +166,9 @@ class Sampler:
         self._live = _LiveView(directory, order["run"], **self._samplers)
         self._live_s = 0.0
         self._parts: dict[str, Callable[[int], object]] = {
-            "queues": self._queues.sample,
-            "flows": self._flows.sample,
-            "processes": lambda _: self._processes.sample(),
-            "live": self._show,
+            name: sampler.sample for name, sampler in self._samplers.items()
         }
+        self._parts["live"] = self._show
         self._errors: dict[str, dict[str, Any]] = {name: {"errors": 0} for name in self._parts}
         self._ticks = 0
         self._lost = 0
@@ -301,14 +298,9 @@ def order_of(
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Make the sampler's first request: what it needs to know of a lab, as plain data."""
-    document = network.as_json()
-    return {
-        "links": document["links"],
-        "hosts": document["hosts"],
-        "processes": dict(processes),
-        "flows": dict(flows),
-        "run": {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")},
-    }
+    run = {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")}
+    order = {"processes": dict(processes), "flows": dict(flows), "run": run}
+    return network.as_json() | order
 
 
 class RunningSampler:

@@ -75,7 +75,6 @@ ledger = functools.partial(
     sent=5000,
     received=5000,
     queue_drops=0,
-    filtered=0,
     interface_drops=0,
     delay_drops=0,
     delay_lost=0,

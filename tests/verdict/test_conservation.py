@@ -160,7 +160,7 @@ def test_of_two_queues_below_a_second_shaper_no_drop_counts_twice():
         each.namespaces[None].queues["s1-eth2"] = [root, inner, high, low]
     found = conservation.close(NETWORK, before, after, [])
     to_b = link(found, "b--s1", "s1")
-    assert (to_b.queue_drops, to_b.filtered, to_b.sent) == (40, 0, 4960)
+    assert (to_b.queue_drops, to_b.sent) == (40, 4960)
     assert found.worst()[0] == 0
 
 
