@@ -77,8 +77,8 @@ def _is_number(value: Any, kind: type = float) -> bool:
 class ControllerClient:
     """Tells the controller about the training's progress; every call returns when it has acted.
 
-    A call that was not answered in time may still take effect, and the next one waits behind it.
-    Each raises ControllerError where it is gone, or does not answer within `timeout_s`.
+    Each raises ControllerError where it is gone, or does not answer within `timeout_s`; such a
+    call may still take effect, and the connection is closed.
     """
 
     def __init__(self, path: Path, *, timeout_s: float = 20.0) -> None:
@@ -90,8 +90,7 @@ class ControllerClient:
         except OSError as error:
             self._socket.close()
             raise ControllerError(f"controller: cannot be reached: {error}") from error
-        self._received = bytearray()
-        self._unanswered = 0
+        self._replies = self._socket.makefile("rb")
 
     def wait_ready(self) -> None:
         """Return when every switch has confirmed its forwarding rules by a barrier."""
@@ -131,6 +130,7 @@ class ControllerClient:
         return self._reply(request)
 
     def close(self) -> None:
+        self._replies.close()
         self._socket.close()
 
     def _announce(self, request: dict[str, Any]) -> list[str]:
@@ -140,43 +140,19 @@ class ControllerClient:
         return list(self._reply(request)["active"])
 
     def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
-        deadline_s = time.monotonic() + self._timeout_s
         try:
-            self._send(json.dumps(request).encode() + b"\n")
-            self._unanswered += 1
-            while self._unanswered:
-                line = self._line(deadline_s)
-                self._unanswered -= 1
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            line = self._replies.readline(LINE_LIMIT_BYTES)
         except TimeoutError:
+            self.close()  # a late reply must not be read as the next one's
             raise ControllerError(
                 f"controller: no answer to {request['do']!r} within {self._timeout_s:g} s"
             ) from None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ControllerError(f"controller: gone: {error}") from error
+        if not line.endswith(b"\n"):
+            raise ControllerError("controller: gone: it closed its socket")
         reply = json.loads(line)
         if "error" in reply:
             raise ControllerError(f"controller: {reply['error']}")
         return dict(reply)
-
-    def _send(self, line: bytes) -> None:
-        self._socket.settimeout(self._timeout_s)
-        try:
-            self._socket.sendall(line)
-        except TimeoutError:
-            self.close()  # part of a line may be on its way
-            raise
-
-    def _line(self, deadline_s: float) -> bytes:
-        """The next reply; TimeoutError when it is not there in time."""
-        while (end := self._received.find(b"\n")) < 0:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left_s)
-            more = self._socket.recv(LINE_LIMIT_BYTES)
-            if not more or len(self._received) > LINE_LIMIT_BYTES:
-                raise ConnectionError("it closed its socket" if not more else "an endless reply")
-            self._received += more
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
-        return line
