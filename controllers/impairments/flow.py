@@ -55,9 +55,6 @@ class PoliceParameters(BlackoutParameters):
         le=1 << 30,
         description="passes at once; default: 50 ms of the rate",
     )
-    spare_control: bool = Field(
-        default=False, description="let the transport's control messages pass unmetered"
-    )
 
     @property
     def bucket(self) -> tuple[int, int]:

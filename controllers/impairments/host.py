@@ -126,15 +126,12 @@ class _SlowProcess:
     def effect(self) -> Effect:
         # Less than its time in force when the process ended meanwhile, for example in a crash.
         slowed_s = self._slowed["ended_s"] - self._slowed["began_s"]
-        stops = int(self._slowed["cycles"])
         details: dict[str, float | int | str] = {
             "resource": "cpu",
-            "factor": self._parameters.factor,
             "slowed_s": slowed_s,
             "stopped_share": self._slowed["stopped_s"] / slowed_s if slowed_s > 0 else 0.0,
-            "stops": stops,
         }
-        return Effect(met=stops, details=details)
+        return Effect(met=int(self._slowed["cycles"]), details=details)
 
 
 class _SlowLink:

@@ -200,22 +200,13 @@ class TraceParameters(ImpairmentParameters):
                     f"changes: at {at_s:g} s: {words} (what has no column is the link's)"
                 )
 
-    def after_begin(self) -> Iterator[tuple[float, dict[str, float]]]:
+    def due(self) -> Iterator[tuple[float, dict[str, float]]]:
         """Yield the times, in seconds after its begin and without end, and the values from then."""
         assert self.changes is not None and self.length_s is not None
+        columns = {key: column for key, column in self.changes.items() if key != "t_s"}
         for lap in itertools.count():
             for row, at_s in enumerate(self.changes["t_s"]):
-                if due_s := lap * self.length_s + at_s:
-                    yield due_s, self._values(row)
-
-    def at_begin(self) -> dict[str, float]:
-        """The values in force where it begins; none before its first change."""
-        assert self.changes is not None
-        return self._values(0) if self.changes["t_s"][0] == 0 else {}
-
-    def _values(self, row: int) -> dict[str, float]:
-        assert self.changes is not None
-        return {key: change[row] for key, change in self.changes.items() if key != "t_s"}
+                yield lap * self.length_s + at_s, {key: columns[key][row] for key in columns}
 
 
 class Trace(ChangedDirection[TraceParameters]):
@@ -231,14 +222,15 @@ class Trace(ChangedDirection[TraceParameters]):
         self._began_s = 0.0
 
     def new_settings(self, at: Direction) -> dict[str, Any]:
-        return self.parameters.at_begin()
+        at_s, values = next(self.parameters.due())
+        return {} if at_s else values
 
     def begin(self) -> None:
         self._late_s = []
         now_s = self.lab.now_s()
         super().begin()
         self._changed(now_s)
-        self._due = self.parameters.after_begin()
+        self._due = ((at_s, values) for at_s, values in self.parameters.due() if at_s)
         self._next = next(self._due)
         self._began_s = 0.0
 

@@ -116,16 +116,15 @@ class HostBurst(Impairment[HostBurstParameters]):
         port = self._sink.getsockname()[1]
         match = f"ip saddr {sender.address} udp dport {port}"
         self._arrived = ArrivalCounter(self.victim.pid, self.victim.interface, match)
-        self.rate_bps = parameters.rate_bps or paths.path_rate_bps(
+        rate_bps = parameters.rate_bps or paths.path_rate_bps(
             lab.network, parameters.from_, parameters.host
         ) * (parameters.rate_factor or 0)
         arguments = (
             *(self.victim.address, port, "--from", sender.address),
-            *("--rate-bps", self.rate_bps, "--frame-bytes", parameters.frame_bytes),
+            *("--rate-bps", rate_bps, "--frame-bytes", parameters.frame_bytes),
         )
         self._argv = python_module.command("testbed.lab.helpers.traffic", *map(str, arguments))
         self._sender_pid = sender.pid
-        self._began_s = 0.0
         self._sent: dict[str, float] = {}
 
     def prepare(self) -> None:
@@ -134,7 +133,7 @@ class HostBurst(Impairment[HostBurstParameters]):
     def begin(self) -> None:
         self._arrived.take()
         self._blaster.tell(do="go", duration_s=self.parameters.duration_s)
-        self._began_s = self._blaster.hear(_ANSWER_TIMEOUT_S)["began_s"]
+        self._blaster.hear(_ANSWER_TIMEOUT_S)
 
     def end(self) -> None:
         self._blaster.tell(do="stop")
@@ -143,7 +142,6 @@ class HostBurst(Impairment[HostBurstParameters]):
     def effect(self) -> Effect:
         arrived = self._drained()
         frames, frame_bytes = int(self._sent["frames"]), self.parameters.frame_bytes
-        lasted_s = self._sent["ended_s"] - self._began_s
         return Effect(
             met=frames,
             dropped=frames - arrived,
@@ -153,8 +151,6 @@ class HostBurst(Impairment[HostBurstParameters]):
                 "frames_received": arrived,
                 "bytes_sent": frames * frame_bytes,
                 "bytes_received": arrived * frame_bytes,
-                "wanted_rate_bps": self.rate_bps,
-                "sent_rate_bps": frames * frame_bytes * 8 / lasted_s if lasted_s > 0 else 0.0,
             },
         )
 
