@@ -71,14 +71,6 @@ def test_bad_values_are_refused(document, problem):
         impairment_plan.resolve([parsed(document)], PLACES, rounds=5, seed=1)
 
 
-def test_two_stragglers_of_one_worker_contradict_but_two_bursts_do_not():
-    twice = [parsed(BURST | {"name": name}) for name in ("one", "other")]
-    assert len(impairment_plan.resolve(twice, PLACES, rounds=5, seed=1)) == 2
-    twice = [parsed(STRAGGLER | {"name": name}) for name in ("one", "other")]
-    with pytest.raises(ValueError, match="contradicts"):
-        impairment_plan.resolve(twice, PLACES, rounds=5, seed=1)
-
-
 def test_background_says_what_the_machine_lacks(monkeypatch):
     lacking = parsed(BACKGROUND | {"congestion_control": "nonesuch"}).lacking(["server"])
     assert lacking is not None
@@ -186,17 +178,6 @@ def arrived(sink: socket.socket) -> list[int]:
             sizes.append(len(sink.recv(2048)))
     except BlockingIOError:
         return sizes
-
-
-def test_a_held_program_begins_with_the_line_and_not_before():
-    code = "import os, json; print(json.dumps({'nice': os.nice(0), 'pid': os.getpid()}))"
-    with helper("process", sys.executable, "-c", code) as program:
-        time.sleep(0.1)
-        assert "helpers.process" in Path(f"/proc/{program.pid}/cmdline").read_text()
-        asked_s = time.monotonic()
-        assert ask(program, "go")["began_s"] >= asked_s
-        assert json.loads(program.read_to_end(10))["pid"] == program.pid
-        assert program.process.returncode == 0
 
 
 def impairment(document: dict[str, Any], **processes: int) -> Impairment[Any]:

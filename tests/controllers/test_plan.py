@@ -121,17 +121,3 @@ def test_a_host_and_its_link_are_one_target(tmp_path):
     with pytest.raises(InputError, match=r"contradicts impairments\.0"):
         load(tmp_path, one, {**LOSS, "rounds": [1], "link": ["right", "server"]})
     assert load(tmp_path, one, {**LOSS, "rounds": [1], "link": ["server", "right"]})
-
-
-def test_entries_of_one_kind_may_follow_each_other_within_a_leg(tmp_path):
-    first = {**LOSS, "rounds": [1], "duration_s": 0.05}
-    assert load(tmp_path, first, {**LOSS, "rounds": [1], "offset_s": 0.05, "name": "then"})
-
-
-@pytest.mark.parametrize("ends", ["right--server", "right->server"])
-def test_a_link_may_be_named_as_logs_name_it(tmp_path, ends):
-    listed, named = (
-        load(tmp_path, {**LOSS, "rounds": [1], "link": link})
-        for link in (["right", "server"], ends)
-    )
-    assert [run.key for run in named] == [run.key for run in listed]

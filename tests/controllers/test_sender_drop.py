@@ -71,14 +71,6 @@ def test_the_draws_follow_from_the_seed_and_the_name(lab):
     assert not np.array_equal(draws(), draws(name="another"))
 
 
-def test_two_entries_at_one_sender_each_take_their_share(lab):
-    entries = resolved(*({"q": 0.5, "name": name} for name in "ab"))
-    for document in entries:
-        made(document, lab).begin()
-    gone = drawn(drop_order.orders(lab.shared, "worker-1", entries))
-    assert 0.72 < np.mean(np.logical_or(*gone)) < 0.78
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

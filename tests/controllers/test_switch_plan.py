@@ -17,7 +17,6 @@ from controllers.switches import (
     FORWARDING_TABLE,
     ClosedError,
     Flow,
-    LateError,
     RefusedError,
     Switch,
 )
@@ -181,16 +180,6 @@ def test_counts_are_asked_for_again_and_then_said_to_be_unknown(fabric, monkeypa
     fabric.connect("s1")
     with pytest.raises(NotMeasuredError, match="s1 has reconnected"):
         dark.meter_counts("s1", 1)
-
-
-def test_a_switch_that_does_not_say_what_ports_it_has_is_late(monkeypatch):
-    monkeypatch.setattr(switching, "REPLY_TIMEOUT_S", 0.01)
-    fake = FakeSwitch()
-    fake.mute = {13: 3}
-    with pytest.raises(
-        LateError, match=r"s1 did not answer a request for its ports within 0\.01 s"
-    ):
-        fake.connect(Switch("s1"))
 
 
 def test_who_confirms_waits_until_a_switch_that_is_gone_returns(fabric):

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from controllers.impairments import make
-from controllers.impairments.base import MeterCounts
-from controllers.impairments.flow import Police
 from controllers.impairments.link import TemporarySettings
 from testbed.lab.kernel.rtnetlink import Interface
 from testbed.lab.link_control import LinkControl
@@ -98,39 +96,3 @@ def test_a_straggler_is_slower_than_what_is_in_force(lab):
     assert lab.links.now("a", "s1")["rate_bps"] == CONFIGURED_BPS / 4
     impairment.end()
     assert impairment.effect().details["rate_bps"] == BY_HAND_BPS / 4
-
-
-class _Switch:
-    """A switch whose meter shows these packets, one reading after another."""
-
-    def __init__(self, readings):
-        self.readings = readings
-        self.removed = 0
-        self.slept_s = 0.0
-
-    def meter_counts(self, _switch, _meter):
-        packets = self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
-        return MeterCounts(packets=packets, size_bytes=100 * packets, dropped=packets)
-
-    def sleep(self, duration_s):
-        self.slept_s += duration_s
-
-    def remove_meter(self, _switch, _meter):
-        self.removed += 1
-
-    def barrier(self, _switch):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("readings", "packets", "slept_s"),
-    [([40], 40, 0.01), ([40, 46, 50, 50, 99], 50, 0.03), (list(range(1000)), 50, 0.5)],
-    ids=["it stands still", "the cache still sends", "it never stands still"],
-)
-def test_a_meter_is_read_until_it_stands_still_or_for_a_while(readings, packets, slept_s):
-    police = Police.__new__(Police)
-    switch: Any = _Switch(readings)
-    police.lab, police._switch, police._number = switch, "s1", 1
-    effect = police.effect()
-    assert (effect.met, effect.dropped, switch.removed) == (packets, packets, 1)
-    assert switch.slept_s == pytest.approx(slept_s)

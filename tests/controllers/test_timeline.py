@@ -37,15 +37,6 @@ def begun(timeline: Timeline, round_number: int, leg: str, at_s: float = 0.0) ->
     return [each.parameters.label for each in found if timeline.begin(each)]
 
 
-def test_an_impairment_starts_in_its_rounds_and_legs_only_and_not_twice():
-    timeline = Timeline([impairment(rounds=[3, 4], leg="gather", duration_s=9)])
-    assert begun(timeline, 2, "gather") == []
-    assert begun(timeline, 3, "broadcast") == []
-    assert begun(timeline, 3, "gather") == ["loss-server"]
-    assert begun(timeline, 4, "gather") == []
-    assert timeline.active == ["loss-server"]
-
-
 def test_both_legs_and_whole_rounds_are_anchors():
     timeline = Timeline(
         [

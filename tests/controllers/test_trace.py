@@ -41,10 +41,6 @@ def test_a_csv_file_is_resolved_to_its_content_and_lasts_as_long(tmp_path):
     assert one["changes"] == impairments.read(one).model_dump()["changes"] == found.changes
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_no_error(tmp_path):
-    assert trace(tmp_path, "\ufefft_s,loss\r\n0,0.1\r\n").changes == {"t_s": [0], "loss": [0.1]}
-
-
 def test_what_is_due_repeats(tmp_path):
     parameters = trace(tmp_path, "t_s,rate_bps\n0,1e6\n2,2e6\n", duration_s=9)
     due = [(at_s, row["rate_bps"]) for at_s, row in itertools.islice(parameters.due(), 5)]
@@ -98,13 +94,6 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms):
 def test_a_wrong_file_is_told_by_line_column_and_value(tmp_path, text, said):
     with pytest.raises(ValidationError, match=said):
         trace(tmp_path, text)
-
-
-def test_a_trace_without_a_file_is_refused(tmp_path):
-    with pytest.raises(ValidationError, match=r"none.csv: no such file; looked in"):
-        trace(tmp_path, "", file="none.csv")
-    with pytest.raises(ValidationError, match="needs file, or changes with length_s"):
-        trace(tmp_path, "", file=None, duration_s=1)
 
 
 def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):

@@ -84,13 +84,6 @@ def test_a_constructor_that_builds_will_do(tmp_path, constructor):
     assert (core["rate_bps"], core["delay_s"]) == (5_000_000, 1.0)
 
 
-def test_options_without_a_default_are_keys_that_must_be_given(tmp_path):
-    text = SIMPLE_PERF.replace("n=2, lossy=True", "n, lossy=True")
-    assert len(built(tmp_path, text, n=3).hosts()) == 3
-    with pytest.raises(InputError, match=r"topology\.n: this key is missing"):
-        load(tmp_path, text)
-
-
 def test_a_constructor_with_options_takes_them_from_the_experiment(tmp_path):
     text = OLD_STYLE.replace("__init__(self):", "__init__(self, bw=10, **opts):").replace(
         "Topo.__init__(self)", "super().__init__(**opts)"
@@ -99,12 +92,6 @@ def test_a_constructor_with_options_takes_them_from_the_experiment(tmp_path):
     for bw in (25, 2.5):
         topology = built(tmp_path, text, bw=bw)
         assert topology.link_options()["server--s3"]["rate_bps"] == 1e6 * bw
-
-
-def test_default_options_of_links_hold_for_links_without_any(tmp_path):
-    text = OLD_STYLE.replace("Topo.__init__(self)", "Topo.__init__(self, lopts=dict(bw=3))")
-    text = text.replace("**linkopts", "")
-    assert built(tmp_path, text).link_options()["worker-1--s4"]["rate_bps"] == 3_000_000
 
 
 @pytest.mark.parametrize(
@@ -213,13 +200,6 @@ def test_what_a_node_cannot_have_is_one_line_that_names_it(tmp_path, old, new, m
     assert "\n" not in str(caught.value)
 
 
-def test_what_says_the_same_as_the_lab_is_accepted(tmp_path):
-    text = SIMPLE_PERF.replace(
-        "'s1')", "'s1', failMode='secure', protocols='OpenFlow13', datapath='user', dpid='a')", 1
-    )
-    assert int(built(tmp_path, text, n=3).nodeInfo("s1")["dpid"], 16) == 10
-
-
 def test_loss_is_a_share_in_a_topology_of_the_lab(tmp_path):
     text = """
 from topologies.base import LabTopo
@@ -285,12 +265,6 @@ def test_what_the_lab_cannot_build_is_one_line(options, words):
     topo.addLink("a", "s1", **options)
     with pytest.raises(InputError, match=words):
         graph.described(topo)
-
-
-def test_training_needs_its_roles(tmp_path):
-    path = small.write(tmp_path, topology=graph.described(Bottleneck()), impairments=[])
-    with pytest.raises(InputError, match="training needs a server, worker-1"):
-        experiment.load(path)
 
 
 PLAIN = """

@@ -5,11 +5,8 @@ from __future__ import annotations
 import networkx
 import pytest
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 import topologies
-from testbed.cli.verbs import app
-from tests.experiment import small
 
 
 def built(**given):
@@ -103,11 +100,6 @@ def test_names_and_datapath_ids_are_the_same_each_time_and_fit_the_kernel(name):
     assert max(map(len, interfaces)) <= 15
 
 
-def test_workers_are_spread_over_leaves():
-    leaf_spine = built(name="leaf-spine", workers=8, leaves=4).as_graph()
-    assert [leaf_spine.degree(f"leaf-{each}") - 2 for each in (1, 2, 3, 4)] == [3, 2, 2, 2]
-
-
 def test_a_link_takes_what_it_does_not_say_from_larger_scopes():
     options = built(
         name="leaf-spine",
@@ -157,25 +149,3 @@ def test_what_is_wrong_is_said(given, expected):
     with pytest.raises(ValueError) as caught:
         topologies.parse(given)
     assert expected in str(caught.value)
-
-
-def test_a_core_that_says_nothing_fits_every_topology():
-    for core in ({}, {"loss": None}, topologies.LinkParameters().model_dump()):
-        assert topologies.parse({"name": "star", "core": core}).core == topologies.LinkParameters()
-
-
-def test_each_distinct_topology_is_told_once_with_its_kinds_of_links(tmp_path):
-    path = small.write(
-        tmp_path,
-        topology={"name": "leaf-spine", "workers": 5, "core": {"delay_s": 0.002}},
-        factors={"topology.spines": [2, 3]},
-        arms={"dblp": {"protocol": "dblp"}},
-    )
-    done = CliRunner().invoke(app, ["plan", path, "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    assert "leaf-spine, spines 2 (2 of 4 runs): 6 hosts, 6 switches" in done.output
-    assert "leaf-spine, spines 3 (2 of 4 runs): 6 hosts, 7 switches" in done.output
-    assert "longest round trip without queues 8 ms" in done.output
-    assert not (tmp_path / "out").exists()
-    assert "8 links: 100 Mbit/s, 2 ms, queue 150 kB" in done.output
-    assert "6 links: 100 Mbit/s, queue 150 kB" in done.output

@@ -84,15 +84,6 @@ def test_gates_that_decide_come_first_and_waived_ones_are_without_advice(tmp_pat
     assert "queue_error, by limits.waive" in text[waived:others]
 
 
-def test_other_gates_are_shown_with_key_and_outcome(tmp_path):
-    text = shown(ended(tmp_path, "ok", "", judged()), width=300)
-    assert all(gate.name in text for gate in judged())
-    (relay,) = [line for line in text.splitlines() if " relay_late_s " in line]
-    assert " not applicable " in relay
-    (queues,) = [line for line in text.splitlines() if " queue_error " in line]
-    assert " passed: 0 " in queues
-
-
 @pytest.mark.parametrize(
     ("reason", "log", "cause"),
     [

@@ -133,13 +133,6 @@ def test_a_frame_that_has_not_yet_left_a_slow_link_is_no_stall():
     assert found.missing < 0.03
 
 
-@pytest.mark.parametrize("share", [1.0, 0.9])
-def test_a_queue_that_just_holds_what_leaves_between_two_samples_is_enough(share):
-    gate = rate_gate(link(share=lambda _: share, offered=lambda _: 1.5, queue_bytes=133_000))
-    assert gate.outcome == ("passed" if share == 1 else "failed")
-    assert "cannot hold" not in gate.note
-
-
 def test_queues_that_are_too_small_to_tell_are_named():
     small = link(queue_bytes=100_000, share=lambda _: 0.9)
     gate = rate_gate(small, link())
