@@ -1,4 +1,4 @@
-"""Which packets a loss takes, by their index: a table that is drawn with a seed, or that is given.
+"""Tables of lost packets, drawn with a seed or read from a mask.
 
 The kernel's own random numbers have no seed, so it looks each packet up by its index, counted from
 0 since the loss began: two labs with the same seed lose packets of the same indices.

@@ -17,7 +17,7 @@ from mininet.node import Host, OVSSwitch, RemoteController
 
 from testbed.lab import openvswitch
 from testbed.lab.kernel import namespaces, rtnetlink
-from testbed.lab.kernel.rtnetlink import Message, Rtnetlink, bring_up_silent
+from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 from testbed.lab.kernel.shaping import MissingCapabilityError
 
 _link_numbers = itertools.count()
@@ -39,16 +39,11 @@ class LabMininet(Mininet):
 
     def staticArp(self) -> None:  # noqa: N802
         """Give every host the hardware addresses of all; its own entry is never looked up."""
-        batches: dict[int, list[Message]] = {}  # most hosts give their interface the same number
+        addresses = [(host.IP(), host.MAC()) for host in self.hosts]
         for host in self.hosts:
             with Rtnetlink(host.pid) as kernel:
                 interface = kernel.interface(host.defaultIntf().name)
-                if interface.number not in batches:
-                    batches[interface.number] = [
-                        rtnetlink.neighbour(interface, address=peer.IP(), mac=peer.MAC())
-                        for peer in self.hosts
-                    ]
-                kernel.send(batches[interface.number])
+                kernel.send([rtnetlink.neighbour(interface, *address) for address in addresses])
 
 
 class _ShellOnDemand:
@@ -124,8 +119,7 @@ class LabController(_ShellOnDemand, RemoteController):
 class LabSwitch(_ShellOnDemand, OVSSwitch):
     """Open vSwitch, configured by commands with argument lists, and all switches by one command."""
 
-    # Mininet types its command into an interactive shell, whose terminal cuts a line off after 4095
-    # characters: at 64 ports, the switch would silently get no port.
+    # Mininet types its command into a shell, whose terminal cuts a line off after 4095 characters.
 
     def __init__(self, name: str, *, batch: bool = True, **options: Any) -> None:
         super().__init__(name, batch=batch, **options)
@@ -137,9 +131,7 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
 
     def vsctl(self, *arguments: Any, **_options: Any) -> str:
         """Run ovs-vsctl, return what it printed; before the start, keep it for `batchStartup`."""
-        words = (
-            " ".join(str(argument).strip() for argument in arguments).replace('\\"', '"').split()
-        )
+        words = " ".join(map(str, arguments)).replace('\\"', '"').split()
         if self.batch:
             self.commands += words
             return ""

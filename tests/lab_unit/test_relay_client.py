@@ -110,12 +110,3 @@ def test_the_relay_program_ends_without_a_request():
     relay = HelperProcess([sys.executable, "-m", "testbed.lab.delay.relay"], name="relay").start()
     relay.finish(30)
     assert relay.process.returncode == 0
-
-
-def test_a_client_connects_anew_after_its_connection_broke(client_of):
-    answers: Iterator[dict[str, Any] | None] = iter([None, {}])
-    client = client_of(lambda request: next(answers))
-    with pytest.raises(CommandError, match="does not answer"):
-        client.begin()
-    client.begin()
-    client.close()

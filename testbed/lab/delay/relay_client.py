@@ -16,7 +16,7 @@ from testbed.lab.delay.delay_settings import Middle
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import messages, python_module
-from testbed.shared.messages import LateError, MessageError, Messages
+from testbed.shared.messages import MessageError
 from testbed.shared.unlinked import open_file
 
 _ANSWER_TIMEOUT_S = 5.0
@@ -29,18 +29,10 @@ class RelayClient:
     """A connection to a running relay; cheap, and any number of processes may have one."""
 
     def __init__(self, path: Path | str) -> None:
-        self._path = path
-        self._messages: Messages | None = None
-        self._connected()
-
-    def _connected(self) -> Messages:
-        if self._messages is None:
-            try:
-                self._messages = messages.connect(self._path)
-            except OSError as error:
-                words = f"the delay relay at {self._path} does not answer: {error}"
-                raise CommandError(words) from error
-        return self._messages
+        try:
+            self._messages = messages.connect(path)
+        except OSError as error:
+            raise CommandError(f"the delay relay at {path} does not answer: {error}") from error
 
     def change(
         self,
@@ -77,17 +69,13 @@ class RelayClient:
         return self._ask({"do": "report"})
 
     def close(self) -> None:
-        if self._messages is not None:
-            self._messages.close()
-        self._messages = None
+        self._messages.close()
 
-    def _ask(self, request: dict[str, Any], handed: socket.socket | None = None) -> dict[str, Any]:
-        files = [] if handed is None else [handed.fileno()]
+    def _ask(self, request: dict[str, Any], ring: socket.socket | None = None) -> dict[str, Any]:
+        files = [] if ring is None else [ring.fileno()]
         try:
-            answer, _ = self._connected().ask(request, files, timeout_s=_ANSWER_TIMEOUT_S)
+            answer, _ = self._messages.ask(request, files, timeout_s=_ANSWER_TIMEOUT_S)
         except MessageError as error:
-            if not isinstance(error, LateError):  # else it may still read what was sent
-                self.close()
             raise CommandError(f"the delay relay does not answer: {error}") from error
         if "error" in answer:
             raise CommandError(f"delay relay: {answer['error']}")

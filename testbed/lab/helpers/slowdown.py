@@ -1,7 +1,7 @@
 """A helper that slows a process down: it runs for 1/factor of the time, else it is stopped.
 
     {"do": "slow", "pid": 7, "factor": 5}  ->  {"began_s": ...}
-    {"do": "release"}                      ->  a `Slowed` record; the process runs as before
+    {"do": "release"}                      ->  a record; the process runs as before
 
 The process is never left stopped, not even when this helper or its parent is killed.
 """
@@ -15,7 +15,6 @@ import select
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
 
 from testbed.lab.helpers.process import Requests, run_at_once
 
@@ -25,31 +24,21 @@ _PERIOD_S = 0.005
 _SHORTEST_RUN_S = 0.00025
 
 
-@dataclass(frozen=True, kw_only=True)
-class Slowed:
-    """What was done to a process."""
-
-    began_s: float
-    ended_s: float
-    stopped_s: float
-    cycles: int
-
-
 class Guard:
     """A child process, from `start` on, that lets a stopped process go when this one is gone."""
 
     def start(self) -> Guard:
         """Fork it; returns itself."""
-        reading, self._tell = os.pipe()
+        reading, self._writing = os.pipe()
         if not os.fork():
-            os.close(self._tell)
+            os.close(self._writing)
             self._watch(reading)
         os.close(reading)
         return self
 
     def protect(self, pid: int) -> None:
         """Protect this process from now on, instead of any other; 0: none."""
-        os.write(self._tell, f"{pid}\n".encode())
+        os.write(self._writing, f"{pid}\n".encode())
 
     @staticmethod
     def _watch(reading: int) -> None:
@@ -65,7 +54,7 @@ class Guard:
         os._exit(0)
 
 
-def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
+def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> dict[str, float]:
     """Let `pid` run for 1/`factor` of each few milliseconds, until `release` or end of input."""
     # The share is kept over the whole time: a stop that came late makes the next one longer.
     period_s = max(_PERIOD_S, factor * _SHORTEST_RUN_S)
@@ -75,7 +64,7 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
         target = os.pidfd_open(pid)
     except ProcessLookupError:
         requests.say({"began_s": began_s})
-        return Slowed(began_s=began_s, ended_s=began_s, stopped_s=0.0, cycles=0)
+        return {"began_s": began_s, "ended_s": began_s, "stopped_s": 0.0, "cycles": 0}
     guard.protect(pid)
     stopped_at_s = None
     try:
@@ -103,11 +92,11 @@ def slow(pid: int, factor: float, requests: Requests, guard: Guard) -> Slowed:
         os.close(target)
         guard.protect(0)
     ended_s = time.monotonic()
-    return Slowed(began_s=began_s, ended_s=ended_s, stopped_s=stopped_s, cycles=cycles)
+    return {"began_s": began_s, "ended_s": ended_s, "stopped_s": stopped_s, "cycles": cycles}
 
 
 def _sleep(duration_s: float, requests: Requests) -> bool:
-    """Wait for the time or a request; returns whether to go on."""
+    """Wait for the time or a request; return whether to continue."""
     # `poll` knows whole milliseconds only; standard input's number suits `select`.
     ready, _, _ = select.select([requests.descriptor], [], [], max(0.0, duration_s))
     return not ready or requests.wait() not in (None, {"do": "release"})
@@ -121,7 +110,7 @@ def main() -> None:
     requests = Requests()
     while (request := requests.wait()) is not None:
         if request["do"] == "slow":
-            requests.say(asdict(slow(request["pid"], request["factor"], requests, guard)))
+            requests.say(slow(request["pid"], request["factor"], requests, guard))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A helper that sends UDP datagrams at a rate, for a while, through a socket of a traffic host.
 
 {"do": "go", "duration_s": 0.5}  ->  {"began_s": ...} once the first datagrams are on their
-                                     way, and when the time is over a `Sent` record
+                                     way, and when the time is over a record
 {"do": "stop"}                   ->  ends earlier
 """
 
@@ -11,7 +11,6 @@ import argparse
 import select
 import socket
 import time
-from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -28,15 +27,6 @@ _WAIT_FOR_ROOM_S = 0.005
 _NICENESS = -10  # where allowed, ahead of the flows that it disturbs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sent:
-    """What was sent between two instants."""
-
-    began_s: float
-    ended_s: float
-    frames: int
-
-
 def blast(
     outgoing: socket.socket,
     address: tuple[str, int],
@@ -45,12 +35,11 @@ def blast(
     frame_bytes: int,
     duration_s: float,
     requests: Requests,
-) -> Sent:
+) -> dict[str, float]:
     """Send equal datagrams at `rate_bps` (bit/s of Ethernet frames) until time or `stop`."""
-    # After a late wake-up it sends all that is due at once, so that a busy machine reaches the rate
-    # too.
-    departures = BatchSender(frame_bytes - ETHERNET_IP_UDP_BYTES)
-    departures.set_peer(address)
+    # After a late wake-up it sends all that is due at once: a busy machine reaches the rate, too.
+    sender = BatchSender(frame_bytes - ETHERNET_IP_UDP_BYTES)
+    sender.set_peer(address)
     datagrams = np.zeros((_BATCH, frame_bytes - ETHERNET_IP_UDP_BYTES), dtype=np.uint8)
     frames_per_s = rate_bps / (8 * frame_bytes)
     began_s = now_s = last_s = time.monotonic()
@@ -61,7 +50,7 @@ def blast(
         if due > frames:
             try:
                 batch = datagrams[: min(_BATCH, due - frames)]
-                sent = departures.send(outgoing, batch, segmented=False)
+                sent = sender.send(outgoing, batch, segmented=False)
                 last_s = time.monotonic()
                 if not frames:
                     requests.say({"began_s": last_s})
@@ -82,7 +71,7 @@ def blast(
         if ready and requests.wait() in (None, {"do": "stop"}):
             break
         now_s = time.monotonic()
-    return Sent(began_s=began_s, ended_s=last_s, frames=frames)
+    return {"began_s": began_s, "ended_s": last_s, "frames": frames}
 
 
 def main() -> None:
@@ -92,23 +81,23 @@ def main() -> None:
     parser.add_argument("--from", dest="source", required=True, help="this host's own address")
     parser.add_argument("--rate-bps", type=float, required=True)
     parser.add_argument("--frame-bytes", type=int, default=ETHERNET_FRAME_BYTES)
-    given = parser.parse_args()
+    options = parser.parse_args()
     requests = Requests()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outgoing:
-        outgoing.bind((given.source, 0))
+        outgoing.bind((options.source, 0))
         outgoing.setblocking(False)
         run_at_once()
         while (request := requests.wait()) is not None:
             if request["do"] == "go":
                 sent = blast(
                     outgoing,
-                    (given.address, given.port),
-                    rate_bps=given.rate_bps,
-                    frame_bytes=given.frame_bytes,
+                    (options.address, options.port),
+                    rate_bps=options.rate_bps,
+                    frame_bytes=options.frame_bytes,
                     duration_s=request["duration_s"],
                     requests=requests,
                 )
-                requests.say(asdict(sent))
+                requests.say(sent)
                 run_at_once()
 
 

@@ -51,24 +51,24 @@ class NamespaceCounters:
 
 
 def read(pid: int | None) -> NamespaceCounters:
-    """All counters of the namespace of process `pid` (None: this one)."""
+    """Read all counters of the namespace of process `pid` (None: this one)."""
     with entered(pid):
         interfaces = _interfaces(Path("/proc/thread-self/net/dev").read_text())
         return NamespaceCounters(interfaces=interfaces, queues=queues(), protocols=_protocols())
 
 
 def offered(interface: str, pid: int | None) -> tuple[int, int]:
-    """Packets that a shaped interface sent, and those that its full queue refused."""
+    """Count packets that a shaped interface sent, and those that its full queue refused."""
     with entered(pid):
-        found = queues().get(interface, [])
-    sent = sum(queue.sent_packets for queue in found if queue.is_root)
-    return sent, sum(queue.drops for queue in found if queue.kind in ("bfifo", "red"))
+        of_interface = queues().get(interface, [])
+    sent = sum(queue.sent_packets for queue in of_interface if queue.is_root)
+    return sent, sum(queue.drops for queue in of_interface if queue.kind in ("bfifo", "red"))
 
 
 def queues() -> dict[str, list[Queue]]:
-    """The queueing disciplines of every interface of the calling thread's namespace."""
+    """Read the queueing disciplines of every interface of the calling thread's namespace."""
     names = dict(socket.if_nameindex())
-    found: dict[str, list[Queue]] = {}
+    by_interface: dict[str, list[Queue]] = {}
     with netlink.connect(netlink.ROUTE) as opened:
         for kind, content in netlink.dump(opened, GET_QDISC, TCMSG.pack(0, 0, 0, 0, 0)):
             if kind != rtnetlink.NEW_QDISC:
@@ -76,26 +76,25 @@ def queues() -> dict[str, list[Queue]]:
             _, owner, _, parent, _ = TCMSG.unpack_from(content)
             if owner in names:
                 queue = _queue(names[owner], parent, content)
-                found.setdefault(queue.interface, []).append(queue)
-    return found
+                by_interface.setdefault(queue.interface, []).append(queue)
+    return by_interface
 
 
 def waiting(interface: str) -> tuple[int, str]:
-    """Bytes that wait at a shaped interface of this namespace, and the kind of their queue."""
+    """Return the bytes that wait at a shaped interface, and the kind of their queue."""
     # The kind is empty without a queue below the shaper; of two, it is that of the one served last.
     with netlink.connect(netlink.ROUTE) as opened:
         index = rtnetlink.interface_index(opened, interface)
-        found = []
+        chain: list[Queue] = []
         for parent in (ROOT, IN_CLASS, rtnetlink.LAST_SERVED):
             try:
                 content = netlink.ask(opened, GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
             except NetlinkError:
                 break
-            found.append(_queue(interface, parent, content))
-            if parent == IN_CLASS and found[-1].kind != "htb":
+            chain.append(_queue(interface, parent, content))
+            if parent == IN_CLASS and chain[-1].kind != "htb":
                 break
-    backlog_bytes = found[0].backlog_bytes if found else 0
-    return backlog_bytes, found[-1].kind if len(found) > 1 else ""
+    return chain[0].backlog_bytes if chain else 0, chain[-1].kind if len(chain) > 1 else ""
 
 
 def _queue(interface: str, parent: int, data: memoryview) -> Queue:
@@ -118,26 +117,26 @@ def _queue(interface: str, parent: int, data: memoryview) -> Queue:
 
 
 def _interfaces(text: str) -> dict[str, InterfaceCounters]:
-    found = {}
+    counters = {}
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")
         values = [int(part) for part in numbers.split()]
-        found[name.strip()] = InterfaceCounters(
+        counters[name.strip()] = InterfaceCounters(
             received=values[1], receive_drops=values[3], sent=values[9], send_drops=values[11]
         )
-    return found
+    return counters
 
 
 def _protocols() -> dict[str, int]:
-    """`Ip`, `Udp` and `Tcp` of /proc/net/snmp, and the IPv6 counters, which have unique names."""
-    found: dict[str, int] = {}
+    """Read `Ip`, `Udp` and `Tcp` of /proc/net/snmp, and IPv6's counters, whose names are unique."""
+    counters: dict[str, int] = {}
     lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
     for names, values in zip(lines[::2], lines[1::2], strict=True):
         title, *keys = names.split()
         for key, value in zip(keys, values.split()[1:], strict=True):
-            found[f"{title.rstrip(chr(58))}.{key}"] = int(value)
+            counters[f"{title.rstrip(chr(58))}.{key}"] = int(value)
     path = Path("/proc/thread-self/net/snmp6")
     for line in path.read_text().splitlines() if path.exists() else []:
         key, value = line.split()
-        found[key] = int(value)
-    return found
+        counters[key] = int(value)
+    return counters

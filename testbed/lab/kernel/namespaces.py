@@ -63,10 +63,10 @@ def hold(name: str) -> int:
         threading.Event().wait()
 
     threading.Thread(target=live, name=f"namespaces of {name}", daemon=True).start()
-    found = made.get()
-    if isinstance(found, OSError):
-        raise found
-    return found
+    thread = made.get()
+    if isinstance(thread, OSError):
+        raise thread
+    return thread
 
 
 def _mount(source: bytes, target: bytes, kind: bytes | None, flags: int) -> None:
@@ -95,6 +95,6 @@ def entered(pid: int | None) -> Iterator[None]:
 
 
 def socket_in(pid: int | None, family: int, kind: int, protocol: int = 0) -> socket.socket:
-    """A new socket in the network namespace of process `pid` (None: where we are)."""
+    """Open a socket in the network namespace of process `pid` (None: where we are)."""
     with entered(pid):
         return socket.socket(family, kind, protocol)

@@ -46,7 +46,7 @@ class Socket(socket.socket):
 
 
 def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Socket:
-    """A netlink socket in the network namespace of process `pid` (None: the present one)."""
+    """Open a netlink socket in the network namespace of process `pid` (None: the present one)."""
     with entered(pid):
         opened = Socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     opened.bind((0, 0))
@@ -58,15 +58,17 @@ def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Soc
 
 
 def listen(pid: int | None = None) -> Socket:
-    """A socket on which the kernel tells of each change of a namespace's queues and classes."""
-    # It would tell as well of each root queue that anybody asks for, as the sampler does hundreds
-    # of times a second: those messages are left out, unless the root is a new one.
+    """Open a socket on which the kernel reports changes of a namespace's queues and classes."""
+    # It would also report each root queue that anybody asks for, as the sampler does hundreds of
+    # times a second: those messages are left out, unless the root is a new one.
     opened = connect(ROUTE, pid)
     # Half-words and words are loaded in network order: unless it is a NEW_QDISC (36) whose parent,
     # 28 bytes from the begin, is the root, take all of it.
     code = [(0x28, 0, 0, 4), (0x15, 0, 3, socket.htons(36)), (0x20, 0, 0, 28)]
     code += [(0x15, 0, 1, 0xFFFFFFFF), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
-    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in code))
+    program = ctypes.create_string_buffer(
+        b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    )
     described = struct.pack("HL", len(code), ctypes.addressof(program))
     opened.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, described)
     opened.setsockopt(_SOL_NETLINK, _JOIN, _CHANGED_QUEUES)
@@ -74,7 +76,7 @@ def listen(pid: int | None = None) -> Socket:
 
 
 def changes(opened: Socket) -> Iterator[tuple[int, memoryview]]:
-    """Type and content of each message that waits on a `listen` socket; ENOBUFS: some are lost."""
+    """Read type and content of the messages on a `listen` socket; ENOBUFS: some are lost."""
     with contextlib.suppress(BlockingIOError):
         while True:
             data = memoryview(opened.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT))
@@ -95,7 +97,7 @@ def number(request: bytearray, opened: Socket) -> int:
 
 
 def number_of(data: memoryview | bytes) -> int:
-    """The number of the request that a message answers."""
+    """Return the number of the request that a message answers."""
     return int(_NUMBER.unpack_from(data, _NUMBER_AT)[0])
 
 
@@ -108,12 +110,12 @@ def text(kind: int, value: str) -> bytes:
 
 
 def messages(data: memoryview, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The messages between two offsets: type, and where the content begins and ends."""
+    """Find the messages between two offsets: type, and where the content begins and ends."""
     return _parts(data, begin, end, HEADER, "message")
 
 
 def attributes(data: memoryview, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The attributes between two offsets: type, and where the value begins and ends."""
+    """Find the attributes between two offsets: type, and where the value begins and ends."""
     return _parts(data, begin, end, _ATTRIBUTE, "attribute")
 
 
@@ -129,32 +131,32 @@ def _parts(
 
 
 def values(data: memoryview, begin: int = 0) -> dict[int, memoryview]:
-    """The values of the attributes from an offset on, by their types."""
+    """Read the values of the attributes from an offset on, by their types."""
     return {kind: data[first:last] for kind, first, last in attributes(data, begin, len(data))}
 
 
 def string(value: memoryview) -> str:
-    """The text that `text` packed."""
+    """Read the text that `text` packed."""
     return bytes(value).rstrip(b"\0").decode(errors="replace")
 
 
 def error_number(data: memoryview, begin: int) -> int:
-    """The errno in the content of an ERROR message; 0: it is an acknowledgement."""
+    """Read the errno in an ERROR message's content; 0: it is an acknowledgement."""
     (code,) = struct.unpack_from("=i", data, begin)
     return -int(code)
 
 
 def refusal(data: memoryview, begin: int) -> NetlinkError:
-    """The error that an ERROR or DONE message holds, in the kernel's words where it has some."""
+    """Return the error in an ERROR or DONE message, in the kernel's words where it has some."""
     number = error_number(data, begin)
     length, message, flags, *_ = HEADER.unpack_from(data, begin - HEADER.size)
     at, end = begin + 4, begin - HEADER.size + length
     if message == ERROR:  # it repeats the request, or the request's header alone
         repeated, *_ = HEADER.unpack_from(data, at)
         at += HEADER.size if flags & _CAPPED else (repeated + 3) & ~3
-    found = values(data[:end], at) if flags & _HAS_WORDS else {}
-    words = [os.strerror(number), *(string(found[each]) for each in found if each == _WORDS)]
-    return NetlinkError(number, ": ".join(words))
+    about = values(data[:end], at) if flags & _HAS_WORDS else {}
+    words = f": {string(about[_WORDS])}" if _WORDS in about else ""
+    return NetlinkError(number, os.strerror(number) + words)
 
 
 def request(
@@ -181,7 +183,7 @@ def request(
 
 
 def ask(opened: Socket, kind: int, content: bytes) -> memoryview:
-    """Ask for one thing; returns the content of the answer."""
+    """Ask for one thing; return the content of the answer."""
     opened.sequence += 1
     # ECHO makes older kernels send the answer to us as well as to those who listen.
     opened.send(pack(kind, ECHO, content, opened.sequence))
@@ -192,19 +194,19 @@ def ask(opened: Socket, kind: int, content: bytes) -> memoryview:
 
 
 def dump(opened: Socket, kind: int, content: bytes) -> list[tuple[int, memoryview]]:
-    """Ask for a whole table; returns type and content of each message of the answer."""
+    """Ask for a whole table; return type and content of each message of the answer."""
     for _ in range(_MOST_DUMPS):
         opened.sequence += 1
         opened.send(pack(kind, DUMP, content, opened.sequence))
-        found = _dumped(opened)
-        if found is not None:
-            return found
+        table = _dumped(opened)
+        if table is not None:
+            return table
     raise NetlinkError(errno.EINTR, f"the table changed during each of {_MOST_DUMPS} dumps")
 
 
 def _dumped(opened: Socket) -> list[tuple[int, memoryview]] | None:
-    """The answer to the latest request for a table; None when the table changed meanwhile."""
-    found: list[tuple[int, memoryview]] = []
+    """Return the answer to the latest request for a table; None when it changed meanwhile."""
+    table: list[tuple[int, memoryview]] = []
     interrupted = False
     for _, kind, flags, data, begin in _answers(opened, opened.sequence):
         interrupted = interrupted or bool(flags & _INTERRUPTED)
@@ -213,12 +215,12 @@ def _dumped(opened: Socket) -> list[tuple[int, memoryview]] | None:
             raise refusal(data, begin)
         if kind == DONE:
             break
-        found.append((kind, data[begin:]))
-    return None if interrupted else found
+        table.append((kind, data[begin:]))
+    return None if interrupted else table
 
 
 def _answers(opened: Socket, first: int) -> Iterator[tuple[int, int, int, memoryview, int]]:
-    """Answers to the requests from a number on: number, type, flags, message, content's begin."""
+    """Yield answers from a request on: its number, type, flags, message, content's begin."""
     while True:
         data = memoryview(_receive(opened))
         for kind, begin, end in messages(data, 0, len(data)):

@@ -41,7 +41,7 @@ class Nftables:
 
 
 def egress_chains(table: str, interfaces: Iterable[str], *rules: str) -> Iterator[str]:
-    """Commands for a table with the same rules at the egress hook of every interface."""
+    """Write a table with the same rules at the egress hook of every interface."""
     yield f"add table {table}"
     for number, name in enumerate(interfaces):
         chain = f"{table} port{number}"
@@ -65,14 +65,14 @@ class FilterCounters:
         self._socket = netlink.connect(_NETFILTER, pid)
 
     def dropped(self) -> int:
-        """Packets that all `PacketFilter`s of the namespace have dropped."""
+        """Count packets that all `PacketFilter`s of the namespace have dropped."""
         return self.packets(_DROP_COUNTER)
 
     def packets(self, name: str, table: str = "") -> int:
-        """The packets of all counters of one name, in one table or in all of interfaces."""
+        """Add up the packets of all counters of one name, in one table or in all."""
         total = 0
-        for _, found in netlink.dump(self._socket, _GET_OBJECT, _OF_NETDEV):
-            counter = netlink.values(found, len(_OF_NETDEV))
+        for _, content in netlink.dump(self._socket, _GET_OBJECT, _OF_NETDEV):
+            counter = netlink.values(content, len(_OF_NETDEV))
             of_table = netlink.string(counter[_TABLE])
             if netlink.string(counter[_NAME]) == name and table in ("", of_table):
                 total += int.from_bytes(netlink.values(counter[_DATA])[_PACKETS], "big")
@@ -97,7 +97,7 @@ class _ArrivalTable:
         )
 
     def take_hits(self, counter: str) -> int:
-        """Packets that a counter saw since the last call; the counter itself goes on."""
+        """Return a counter's packets since the last call; the counter itself goes on."""
         total = self._counters.packets(counter, self._short_name)
         taken, self._taken[counter] = total - self._taken[counter], total
         return taken
@@ -124,16 +124,16 @@ class PacketFilter:
     def lose(self, *, data_ports: tuple[int, int] | None, occurrence: int = 0) -> None:
         """Start to lose packets of an occurrence on these data ports; None: all of IPv4."""
         name = self._table.name
-        wanted = ["meta protocol ip"]
+        matches = ["meta protocol ip"]
         if data_ports is not None:
             low, high = data_ports
             data = f"meta l4proto {{ tcp, udp }} meta length > {LARGEST_CONTROL_PACKET_BYTES} th"
             # Both directions of a connection count, but `goto` counts only once per packet.
             ports = f"{low}-{high}" if low < high else f"{low}"
-            wanted = [f"{data} dport {ports}", f"{data} sport {ports}"]
+            matches = [f"{data} dport {ports}", f"{data} sport {ports}"]
         first, period = self._losses.span(occurrence)
         self._table.run(
-            *(f"add rule {name} arriving {each} goto chosen" for each in wanted),
+            *(f"add rule {name} arriving {match} goto chosen" for match in matches),
             f"add rule {name} chosen counter name {_MET_COUNTER}",
             f"add rule {name} chosen numgen inc mod {period} offset {first} @lost "
             f"counter name {_DROP_COUNTER} drop",
@@ -144,8 +144,8 @@ class PacketFilter:
         self._table.run(f"flush chain {name} arriving", f"flush chain {name} chosen")
 
     def take(self) -> Losses:
-        """What it met and dropped since the last call."""
-        return Losses(*(self._table.take_hits(each) for each in (_MET_COUNTER, _DROP_COUNTER)))
+        """Return what it met and dropped since the last call."""
+        return Losses(*map(self._table.take_hits, (_MET_COUNTER, _DROP_COUNTER)))
 
 
 class ArrivalCounter:
@@ -162,5 +162,5 @@ class ArrivalCounter:
         self._table.run(f"add rule {self._table.name} arriving {match} counter name seen{then}")
 
     def take(self) -> int:
-        """Frames that arrived since the last call."""
+        """Count frames that arrived since the last call."""
         return self._table.take_hits("seen")

@@ -15,13 +15,13 @@ from testbed.lab.kernel import process_status
 # /proc/PID/net/tcp and udp (proc_pid_net(5)): the fields of a line, and states in them.
 _LOCAL, _STATE, _INODE = 1, 3, 9
 _LISTEN, _UNCONNECTED = "0A", "07"
-_WAITING = {"tcp": _LISTEN, "tcp6": _LISTEN, "udp": _UNCONNECTED, "udp6": _UNCONNECTED}
+_STATES = {"tcp": _LISTEN, "tcp6": _LISTEN, "udp": _UNCONNECTED, "udp6": _UNCONNECTED}
 _SOCKET = "socket:["
 _SYS_PIDFD_GETFD = 438
 
 
 def sockets_of(pid: int, family: int) -> Iterator[socket.socket]:
-    """Duplicates of all sockets of an address family of process `pid`; the caller closes each."""
+    """Duplicate all sockets of an address family of process `pid`; the caller closes them."""
     libc = ctypes.CDLL(None, use_errno=True)
     process = os.pidfd_open(pid)
     try:
@@ -38,28 +38,28 @@ def sockets_of(pid: int, family: int) -> Iterator[socket.socket]:
                     continue
                 raise OSError(number, f"sockets of process {pid}: {os.strerror(number)}")
             try:
-                found = socket.socket(fileno=descriptor)
+                duplicate = socket.socket(fileno=descriptor)
             except OSError:  # a kind without addresses, such as AF_XDP
                 os.close(descriptor)
                 continue
-            if found.family == family:
-                yield found
+            if duplicate.family == family:
+                yield duplicate
             else:
-                found.close()
+                duplicate.close()
     finally:
         os.close(process)
 
 
 def listens(pid: int) -> bool:
-    """Whether a process, or one of its session, listens on TCP, or has a bound socket of UDP."""
-    waiting = set(_waiting(pid))
-    members = process_status.session(pid) if waiting else ()
-    return any(not waiting.isdisjoint(_inodes(member)) for member in members)
+    """Tell whether a process, or its session, listens on TCP or has a bound UDP socket."""
+    listening = set(_listening(pid))
+    members = process_status.session(pid) if listening else ()
+    return any(not listening.isdisjoint(_inodes(member)) for member in members)
 
 
-def _waiting(pid: int) -> Iterator[str]:
-    """The inodes of all listening sockets of a process's network namespace."""
-    for name, state in _WAITING.items():
+def _listening(pid: int) -> Iterator[str]:
+    """Yield the inodes of all listening sockets of a process's network namespace."""
+    for name, state in _STATES.items():
         with suppress(OSError):  # gone, or a kernel without IPv6
             for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
                 fields = line.split()

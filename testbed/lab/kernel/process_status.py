@@ -17,7 +17,7 @@ _DEAD = (b"Z", b"X")  # a process that has ended, and for which nobody has waite
 
 
 def read(pid: int) -> tuple[bytes, list[bytes]]:
-    """A process's name and the fields after it; OSError when there is none."""
+    """Read a process's name and the fields after it; OSError when there is none."""
     descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     try:
         return read_again(descriptor)
@@ -26,7 +26,7 @@ def read(pid: int) -> tuple[bytes, list[bytes]]:
 
 
 def read_again(descriptor: int) -> tuple[bytes, list[bytes]]:
-    """The same from an open file, whose process may have ended: OSError."""
+    """Read the same from an open file, whose process may have ended: OSError."""
     text = os.pread(descriptor, _LONGEST_BYTES, 0)
     # The name in parentheses may hold anything: spaces, parentheses, bytes that are no text.
     front, _, rest = text.rpartition(b")")
@@ -34,12 +34,12 @@ def read_again(descriptor: int) -> tuple[bytes, list[bytes]]:
 
 
 def has_ended(fields: list[bytes]) -> bool:
-    """Whether a process has ended, although it still has a number."""
+    """Tell whether a process has ended, although it still has a number."""
     return not fields or fields[STATE] in _DEAD
 
 
 def lives(pid: int) -> bool:
-    """Whether there is a process of this number that has not ended."""
+    """Tell whether there is a process of this number that has not ended."""
     try:
         return not has_ended(read(pid)[1])
     except OSError:
@@ -47,7 +47,7 @@ def lives(pid: int) -> bool:
 
 
 def session(number: int) -> Iterator[int]:
-    """The processes of a session that have not ended; its number is its first process's."""
+    """Yield the processes of a session that have not ended."""
     for entry in Path("/proc").glob("[1-9]*"):
         with suppress(OSError, ValueError):  # it has ended meanwhile
             _, fields = read(int(entry.name))
@@ -56,12 +56,12 @@ def session(number: int) -> Iterator[int]:
 
 
 def ticks_of_all() -> dict[int, int]:
-    """Process id -> clock ticks of each process of this namespace and its ended children."""
-    found = {}
+    """Read the clock ticks of each process of this namespace and its ended children."""
+    ticks = {}
     for entry in Path("/proc").glob("[1-9]*"):
         with suppress(OSError, ValueError):  # it has ended meanwhile
-            found[int(entry.name)] = sum(map(int, read(int(entry.name))[1][_ALL_TICKS]))
-    return found
+            ticks[int(entry.name)] = sum(map(int, read(int(entry.name))[1][_ALL_TICKS]))
+    return ticks
 
 
 class MachineTicks(NamedTuple):
@@ -72,16 +72,16 @@ class MachineTicks(NamedTuple):
     all: int
 
     def since(self, earlier: MachineTicks) -> MachineTicks:
-        """What went by between two readings."""
+        """Return the difference of two readings."""
         return MachineTicks(*(late - early for late, early in zip(self, earlier, strict=True)))
 
     def others(self, own: float) -> float:
-        """The share of all time that programs took which did not spend these ticks, `own`."""
+        """Return the share of all time that other programs took than those of `own`."""
         return max(0.0, self.programs - own) / self.all
 
 
 def machine_ticks() -> MachineTicks:
-    """The ticks since the machine began."""
+    """Read the ticks since the machine began."""
     first = Path("/proc/stat").read_text().split("\n", 1)[0]
     user, nice, system, idle, disk, irq, softirq, stolen = map(int, first.split()[1:9])
     return MachineTicks(

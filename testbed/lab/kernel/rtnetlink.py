@@ -91,7 +91,7 @@ class Rtnetlink:
                     raise CommandError(f"{message.what}: {refusal.strerror}")
 
     def interface(self, name: str) -> Interface:
-        """An interface of this namespace; CommandError when there is none."""
+        """Find an interface of this namespace; CommandError when there is none."""
         try:
             return Interface(interface_index(self.socket, name), name)
         except OSError as error:
@@ -106,11 +106,11 @@ class Rtnetlink:
             raise CommandError(f"offloads of {interface}: these stay on: {', '.join(kept)}")
 
     def offloads(self, interface: str) -> list[str]:
-        """The offloads that are on, by ethtool's names."""
+        """Return the offloads that are on, by ethtool's names."""
         return [name for name, (ask, _) in _OFFLOADS.items() if self._ethtool(interface, ask)]
 
     def most_segments(self, interface: str) -> int:
-        """The most segments that the kernel puts into one packet which leaves this interface."""
+        """Return the most segments that the kernel puts into one packet of this interface."""
         header = _link_header(self.interface(interface).number)
         about = netlink.values(netlink.ask(self.socket, _GET_LINK, header), len(header))
         if _GSO_MAX_SEGMENTS not in about:
@@ -128,7 +128,7 @@ class Rtnetlink:
 
 
 def interface_index(opened: socket.socket, interface: str) -> int:
-    """The number of an interface of a socket's namespace; OSError when there is none."""
+    """Return the number of an interface of a socket's namespace; OSError when there is none."""
     request = bytearray(struct.pack("=16s24x", interface.encode()))
     fcntl.ioctl(opened, _GET_INDEX, request)
     return int(struct.unpack_from("=i", request, 16)[0])
@@ -140,8 +140,8 @@ def bring_up_silent(interface: str) -> None:
         Path(f"/proc/sys/net/ipv6/conf/{interface}/disable_ipv6").write_text("1\n")
     with Rtnetlink() as kernel:
         kernel.disable_offloads(interface)
-        found = kernel.interface(interface)
-        kernel.send([single_segments(found), up(found, arp=False)])
+        silent = kernel.interface(interface)
+        kernel.send([single_segments(silent), up(silent, arp=False)])
 
 
 # Messages
@@ -181,12 +181,12 @@ def address(interface: Interface, with_length: str) -> Message:
     """Give an interface an IPv4 address such as `10.0.0.1/8`, and the network's broadcast."""
     own = ipaddress.IPv4Interface(with_length)
     body = struct.pack("=BBBBI", socket.AF_INET, own.network.prefixlen, 0, 0, interface.number)
-    for kind, each in ((2, own), (1, own), (4, own.network.broadcast_address)):
-        body += attribute(kind, each.packed)  # IFA_LOCAL, IFA_ADDRESS, IFA_BROADCAST
+    for kind, part in ((2, own), (1, own), (4, own.network.broadcast_address)):
+        body += attribute(kind, part.packed)  # IFA_LOCAL, IFA_ADDRESS, IFA_BROADCAST
     return Message(_NEW_ADDRESS, _CREATE | _REPLACE, body, f"{with_length} at {interface.name}")
 
 
-def neighbour(interface: Interface, *, address: str, mac: str) -> Message:
+def neighbour(interface: Interface, address: str, mac: str) -> Message:
     """Let an interface know the hardware address behind an IPv4 address, for good."""
     body = struct.pack("=BxxxiHBB", socket.AF_INET, interface.number, _PERMANENT, 0, 0)
     body += attribute(1, socket.inet_aton(address)) + attribute(2, _bytes(mac))  # DST, LLADDR
@@ -236,16 +236,16 @@ def two_classes(interface: Interface, *, quantum_bytes: int, dscp: int) -> list[
     defaults = struct.pack("=IIIII", 3, 10, 2, 0, 0)  # version, rate2quantum, default class
     body = _queue_header(interface, 0x10 << 16, IN_CLASS) + text(1, "htb")
     body += attribute(2, attribute(2, defaults))
-    found = [Message(NEW_QDISC, _CREATE | _REPLACE, body, f"two classes of {interface.name}")]
+    messages = [Message(NEW_QDISC, _CREATE | _REPLACE, body, f"two classes of {interface.name}")]
     for priority, place in enumerate((FIRST_SERVED, LAST_SERVED)):
         parameters = _htb_parameters(_UNLIMITED, _UNLIMITED_BURST_BYTES, quantum_bytes, priority)
         body = _queue_header(interface, place, 0x10 << 16) + text(1, "htb")
         body += attribute(2, attribute(1, parameters))
-        found.append(Message(_NEW_CLASS, _CREATE, body, f"class {priority} of {interface.name}"))
+        messages.append(Message(_NEW_CLASS, _CREATE, body, f"class {priority} of {interface.name}"))
     # The first 32 bits of a packet have its version and its DSCP, at other places in IPv6.
     versions = ((0xF0FC0000, 4 << 28 | dscp << 18), (0xFFC00000, 6 << 28 | dscp << 22))
-    found += [_u32(interface, number, *version) for number, version in enumerate(versions, 1)]
-    return found
+    messages += [_u32(interface, number, *version) for number, version in enumerate(versions, 1)]
+    return messages
 
 
 def _u32(interface: Interface, number: int, mask: int, value: int) -> Message:

@@ -42,7 +42,7 @@ class LinkShape:
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> LinkShape:
-        """The shape of each direction of a link in the lab's description."""
+        """Read the shape of a link's directions in the lab's description."""
         settings: dict[str, Any] = {field.name: link.get(field.name) for field in fields(cls)}
         return cls(**settings)
 
@@ -64,7 +64,7 @@ class Output:
 
 
 def inside(pid: int | None) -> list[str]:
-    """The prefix that runs a program in a host's network namespace (None: where we are)."""
+    """Return the prefix that runs a program in a host's network namespace (None: here)."""
     return [] if pid is None else ["nsenter", f"--net=/proc/{pid}/ns/net"]
 
 
@@ -122,7 +122,7 @@ def _shape(kernel: Rtnetlink, output: Output) -> None:
 
 
 def rate_message(interface: rtnetlink.Interface, link: LinkShape) -> rtnetlink.Message:
-    """The message that sets the rate of a shaped interface, which may be in use."""
+    """Make the message that sets the rate of a shaped interface, which may be in use."""
     return rtnetlink.htb_class(
         interface,
         rate_bps=link.rate_bps,
@@ -134,7 +134,7 @@ def rate_message(interface: rtnetlink.Interface, link: LinkShape) -> rtnetlink.M
 def limit_message(
     interface: rtnetlink.Interface, link: LinkShape, *, new: bool = True
 ) -> rtnetlink.Message:
-    """The message that sets `queue_bytes` of a shaped interface, which may be in use."""
+    """Make the message that sets `queue_bytes` of a shaped interface, which may be in use."""
     two = link.priority_queue_bytes is not None
     parent = LAST_SERVED if two else IN_CLASS
     return rtnetlink.bfifo(interface, limit_bytes=link.queue_bytes, new=new, parent=parent)
@@ -166,7 +166,7 @@ def mark(interface: str, link: LinkShape, *, pid: int | None, verb: str = "repla
 def queue_statistics(
     interface: str | None = None, *, pid: int | None = None
 ) -> list[dict[str, Any]]:
-    """The kernel's counters of every queueing discipline, as `tc -s -j` has them."""
+    """Read the kernel's counters of every queueing discipline, as `tc -s -j` has them."""
     of_one = [] if interface is None else ["dev", interface]
     text = run([*inside(pid), "tc", "-s", "-j", "qdisc", "show", *of_one])
     try:
@@ -191,7 +191,7 @@ _HTB = struct.Struct("=8xI8xII")
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeInForce:
-    """What decides how packets leave an interface, by the kernel."""
+    """How the kernel lets packets leave an interface."""
 
     rate_bps: int
     ceiling_bps: int
@@ -203,7 +203,7 @@ class ShapeInForce:
 
 
 def in_force(kernel: Rtnetlink, interface: str) -> ShapeInForce:
-    """How an interface in the namespace of `kernel` is shaped."""
+    """Read how an interface in the namespace of `kernel` is shaped."""
     index = kernel.interface(interface).number
     for _, content in netlink.dump(kernel.socket, _GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
         if TCMSG.unpack_from(content)[2] == IN_CLASS:
@@ -221,7 +221,7 @@ def in_force(kernel: Rtnetlink, interface: str) -> ShapeInForce:
 
 
 def changed_settings(kind: int, content: memoryview) -> tuple[int, dict[str, int | None]]:
-    """The interface that a message about a change is about, and the settings that it tells."""
+    """Read the interface and the settings of a message about a change."""
     _, interface, handle, parent, _ = TCMSG.unpack_from(content)
     if (kind, handle) == (_NEW_CLASS, IN_CLASS):
         return interface, {**_rate(content)}
@@ -238,7 +238,7 @@ def changed_settings(kind: int, content: memoryview) -> tuple[int, dict[str, int
 
 
 def _rate(content: memoryview) -> dict[str, int]:
-    """Rate, ceiling and bucket of a class, as in `ShapeInForce`."""
+    """Read rate, ceiling and bucket of a class, as in `ShapeInForce`."""
     options = netlink.values(netlink.values(content, TCMSG.size).get(_OPTIONS, memoryview(b"")))
     if _HTB_PARAMETERS not in options:
         raise CommandError("a class of a link is not HTB's")
@@ -252,7 +252,7 @@ def _rate(content: memoryview) -> dict[str, int]:
 
 
 def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
-    """What the kernel says of the queue in a class; None: there is none."""
+    """Ask the kernel about the queue in a class; None: there is none."""
     try:
         return netlink.ask(kernel.socket, rtnetlink.GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
     except NetlinkError:
@@ -260,7 +260,7 @@ def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
 
 
 def queue_of(content: memoryview) -> tuple[int | None, int | None]:
-    """Limit and threshold of a queue, as in `ShapeInForce`, from what the kernel says of it."""
+    """Read limit and threshold of a queue, as in `ShapeInForce`."""
     about = netlink.values(content, TCMSG.size)
     kind = netlink.string(about[_KIND])
     if kind == "bfifo":

@@ -1,4 +1,4 @@
-"""What sockets of a host get that do not ask: their local port, and TCP's congestion control."""
+"""Sets the defaults of a host's sockets: their local ports, and TCP's congestion control."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ def reserve_ports(pid: int | None, first: int, last: int) -> None:
     # Connections that name no port would otherwise lie there by chance, and meet loss that spares
     # all other ports. Where the range holds all ports that the kernel gives, nothing is reserved:
     # no socket would get any. The kernel shows a range of one as that one.
-    wanted = f"{first}-{last}" if first < last else f"{first}"
+    ports = f"{first}-{last}" if first < last else f"{first}"
     with entered(pid):
         try:
             lowest, highest = map(int, _CHOSEN_FROM.read_text().split())
             if first <= lowest and highest <= last:
                 return
-            _RESERVED.write_text(wanted)
-            found = _RESERVED.read_text().strip()
+            _RESERVED.write_text(ports)
+            reserved = _RESERVED.read_text().strip()
         except OSError as error:
             raise CommandError(f"{_RESERVED}: {error.strerror}") from error
-    if found != wanted:
-        raise CommandError(f"{_RESERVED}: {found!r} and not {wanted!r} are reserved")
+    if reserved != ports:
+        raise CommandError(f"{_RESERVED}: {reserved!r} and not {ports!r} are reserved")
 
 
 def set_congestion_control(pid: int, congestion_control: str) -> None:
     """Let all new IPv4 connections of a host use one congestion control, and read it back."""
     # The routes say it: a namespace's own default can only be what the administrator allows. A
     # route counts for accepted connections too, and more than what a program asks for.
-    wanted = [_KEY, congestion_control]
+    option = [_KEY, congestion_control]
     for route in _routes(pid):
-        run([*inside(pid), "ip", "route", "change", *_without_control(route), *wanted])
+        run([*inside(pid), "ip", "route", "change", *_without_control(route), *option])
     for route in _routes(pid):
-        if route != [*_without_control(route), *wanted]:
+        if route != [*_without_control(route), *option]:
             raise CommandError(f"{' '.join(route)}: {congestion_control} is not in force")
 
 

@@ -149,7 +149,8 @@ class _Attached:
 
     def __init__(self, interface: str) -> None:
         self.losing = False
-        self._key, self._value = (ctypes.create_string_buffer(each) for each in (4, _VALUE.size))
+        self._key = ctypes.create_string_buffer(4)
+        self._value = ctypes.create_string_buffer(_VALUE.size)
         self._table = ctypes.create_string_buffer(_TABLE_BYTES)
         self._settings: tuple[int, ...] = (0, 1, 0)
         self._taken = Losses(0, 0)
@@ -177,7 +178,6 @@ class _Attached:
         self.losing = False
 
     def take(self) -> Losses:
-        """What it met and dropped since the last call."""
         total, before = self._counts(), self._taken
         self._taken = total
         return Losses(total.met - before.met, total.dropped - before.dropped)
@@ -220,12 +220,12 @@ class XdpFilter:
         self._program.end()
 
     def take(self) -> Losses:
-        """What it met and dropped since the last call."""
+        """Return what it met and dropped since the last call."""
         return self._program.take()
 
 
 def missing() -> str | None:
-    """Why this user or kernel cannot load the program, or None if it can: tries it."""
+    """Say why this user or kernel cannot load the program, or None; tries it."""
     try:
         descriptors = _load()
     except CommandError as error:
@@ -236,7 +236,7 @@ def missing() -> str | None:
 
 
 def _load() -> tuple[int, int, int]:
-    """Descriptors of two maps (settings and counters; the table) and of the program."""
+    """Open two maps (settings and counters; the table) and the program: descriptors."""
     made: list[int] = []
     try:
         for value_bytes, entries in ((_VALUE.size, 2), (_TABLE_BYTES, 1)):
@@ -250,8 +250,8 @@ def _load() -> tuple[int, int, int]:
         )  # fmt: skip
         return made[0], made[1], _bpf(_PROG_LOAD, attributes)
     except CommandError:
-        for each in made:
-            os.close(each)
+        for descriptor in made:
+            os.close(descriptor)
         raise
 
 
