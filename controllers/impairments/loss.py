@@ -19,7 +19,7 @@ from controllers.impairments.base import (
 )
 from controllers.impairments.link import direction
 from testbed.lab.kernel import xdp_filter
-from testbed.lab.loss_table import LossModel, LossTable, drawn, given, mask_lines
+from testbed.lab.loss_table import LossModel, LossTable, drawn, mask_lines, of_mask
 from testbed.shared.drop_order import DropOrder
 from testbed.shared.named_sections import folders
 from testbed.shared.unlinked import open_file
@@ -53,7 +53,7 @@ def read_mask(name: str, folders: Sequence[Path]) -> str:
 def table_of_mask(text: str, place: str = "lost_packets") -> LossTable:
     """Make the table that loses a mask's packets; ValueError, with its place: it is no mask."""
     try:
-        return given(
+        return of_mask(
             [
                 [_item(part.strip()) for part in occurrence.split(",") if part.strip()]
                 for occurrence in text.split(";")

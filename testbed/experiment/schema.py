@@ -24,7 +24,7 @@ import topologies
 from controllers import impairment_plan
 from controllers.impairments import AnyImpairment
 from testbed.experiment.arm import Arm
-from testbed.lab.datapath import Wanted
+from testbed.lab.datapath import Choice
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import InputError
 from testbed.shared.problems import Problem, form, optional
@@ -202,7 +202,7 @@ class Experiment(Section):
         # Without it, runs have the keys that they had before there was this key.
         exclude_if=lambda value: value == Simulation(),
     )
-    datapath: Wanted = Field(
+    datapath: Choice = Field(
         default="auto",
         description="of Open vSwitch: its module in the kernel, or its daemon; `auto`: the "
         "kernel's where it works",

@@ -1,4 +1,4 @@
-"""Which of Open vSwitch's datapaths forwards a lab's packets, and the rules that its ports need.
+"""Chooses Open vSwitch's datapath for a lab, and sets the rules that its ports need.
 
 The kernel's asks the daemon about the first packet of each flow alone (an *upcall*); what the
 daemon is too late for is lost. The userspace one moves every packet through packet sockets.
@@ -17,34 +17,40 @@ from testbed.lab.kernel.packet_filter import Nftables, egress_chains
 from testbed.lab.kernel.shaping import OWN_ETHERTYPE, MissingCapabilityError
 
 Datapath = Literal["kernel", "userspace"]
-Wanted = Literal["auto", "kernel", "userspace"]
+Choice = Literal["auto", "kernel", "userspace"]
 
 _OF_TYPE: dict[str, Datapath] = {"system": "kernel", "netdev": "userspace"}
 _TRIAL = "system@lab-trial"
 
 
 def missing() -> str | None:
-    """Why the kernel's datapath cannot be used, or None if it can: tries it."""
+    """Say why the kernel's datapath cannot be used, or None; tries it."""
     try:
         run(["ovs-appctl", "dpctl/add-dp", _TRIAL])
     except CommandError as error:
         return f"the kernel has no openvswitch module that this user can use ({error})"
     run(["ovs-appctl", "dpctl/del-dp", _TRIAL])
-    return _why_no_freeing()
+    table = f"netdev lab{secrets.token_hex(8)}"
+    try:
+        _free_senders(table, ["lo"])
+    except CommandError as error:
+        return str(error)
+    Nftables(None).run(f"delete table {table}")
+    return None
 
 
-def choose(wanted: Wanted) -> Datapath:
-    """The datapath for a lab whose Open vSwitch runs; `auto` is the kernel's where it works."""
-    if wanted == "userspace":
+def choose(choice: Choice) -> Datapath:
+    """Choose the datapath for a lab whose Open vSwitch runs; `auto`: the kernel's if it works."""
+    if choice == "userspace":
         return "userspace"
     reason = missing()
-    if reason and wanted == "kernel":
+    if reason and choice == "kernel":
         raise MissingCapabilityError(f"datapath kernel: {reason}")
     return "userspace" if reason else "kernel"
 
 
 def in_use(switches: Iterable[str]) -> Datapath:
-    """The datapath that forwards these switches' packets, as the daemon says."""
+    """Ask the daemon which datapath forwards these switches' packets."""
     of_switch: dict[str, str] = {}
     kind = ""
     for line in run(["ovs-appctl", "dpif/show"]).splitlines():
@@ -53,15 +59,15 @@ def in_use(switches: Iterable[str]) -> Datapath:
         elif name := re.fullmatch(r"  (\S+):", line):
             of_switch[name.group(1)] = kind
     kinds = {of_switch.get(switch) for switch in switches}
-    if len(kinds) == 1 and (found := _OF_TYPE.get(kinds.pop() or "")):
-        return found
+    if len(kinds) == 1 and (common := _OF_TYPE.get(kinds.pop() or "")):
+        return common
     raise CommandError(f"the switches have no datapath in common: {of_switch}")
 
 
 def lost_upcalls() -> int:
-    """Packets since the begin that the kernel could not hand to the daemon, and so lost."""
+    """Count the packets that the kernel could not hand to the daemon, and so lost."""
     text = run(["ovs-appctl", "dpctl/show"])
-    return sum(int(each) for each in re.findall(r"^\s+lookups: .*\blost:(\d+)", text, re.MULTILINE))
+    return sum(map(int, re.findall(r"^\s+lookups: .*\blost:(\d+)", text, re.MULTILINE)))
 
 
 # Rules of nftables at switch ports, before their queues.
@@ -91,27 +97,16 @@ def keep_whole(senders: Sequence[socket.socket], interfaces: Iterable[str]) -> b
 
 
 def are_whole(sender: socket.socket) -> bool:
-    """Whether `keep_whole` was called for this socket."""
+    """Tell whether `keep_whole` was called for this socket."""
     return sender.getsockopt(socket.SOL_SOCKET, socket.SO_MARK) == _WHOLE_MARK
 
 
 def free_senders(interfaces: Iterable[str]) -> None:
     """Free the senders of all packets that leave by these interfaces of this namespace."""
-    _install("netdev freed_senders", interfaces)
+    _free_senders("netdev freed_senders", interfaces)
 
 
-def _why_no_freeing() -> str | None:
-    """Why this kernel cannot, or None if it can: tries it at the loopback interface."""
-    table = f"netdev lab{secrets.token_hex(8)}"
-    try:
-        _install(table, ["lo"])
-    except CommandError as error:
-        return str(error)
-    Nftables(None).run(f"delete table {table}")
-    return None
-
-
-def _install(table: str, interfaces: Iterable[str]) -> None:
+def _free_senders(table: str, interfaces: Iterable[str]) -> None:
     # A copy that belongs to nobody goes on, and the original is dropped (Linux 5.16). The lab's own
     # frames are left alone: their sender has to hear of a refusal.
     own = f"ether type {OWN_ETHERTYPE:#06x} accept"

@@ -38,18 +38,18 @@ class LinkControl:
                 self._settings[way] = DelaySettings.of_link(link)
 
     def shape(self, first: str, second: str) -> LinkShape:
-        """Rate and queue of a direction as they are now."""
+        """Return rate and queue of a direction as they are now."""
         self._require(first, second)
         return self._shapes[first, second]
 
     def now(self, first: str, second: str) -> dict[str, Any]:
-        """All settings of a direction, by the names that `change` takes."""
+        """Return all settings of a direction, by the names that `change` takes."""
         shape = self.shape(first, second)
         queue = {"rate_bps": shape.rate_bps, "queue_bytes": shape.queue_bytes}
         return queue | asdict(self._settings[first, second])
 
     def offered(self, first: str, second: str) -> tuple[int, int]:
-        """The packets that a direction's queue has sent, and those that it has dropped, so far."""
+        """Count the packets that a direction's queue has sent and dropped so far."""
         _, port = self._require(first, second)
         return link_counters.offered(port["interface"], port["pid"])
 
@@ -78,11 +78,11 @@ class LinkControl:
             shaping.mark(interface, shape, pid=port["pid"], verb="change")
             return
         kernel = self._kernel(port["pid"])
-        found = kernel.interface(interface)
+        shaped = kernel.interface(interface)
         if key == "rate_bps":
-            kernel.send([shaping.rate_message(found, shape)])
+            kernel.send([shaping.rate_message(shaped, shape)])
         else:
-            kernel.send([shaping.limit_message(found, shape, new=False)])
+            kernel.send([shaping.limit_message(shaped, shape, new=False)])
 
     def _set_delay(self, way: tuple[str, str], delay: DelaySettings) -> None:
         """Let netem or the relay change a direction, if its link has a middle for that."""

@@ -51,17 +51,15 @@ class LossModel:
 
     @property
     def share_bad(self) -> float:
-        """The long-run share of packets that meet the bad state."""
         total = self.p_good_to_bad + self.p_bad_to_good
         return self.p_good_to_bad / total if total else 0.0
 
     @property
     def mean_loss(self) -> float:
-        """The long-run share of packets that are lost."""
         return self.share_bad * self.loss_bad + (1 - self.share_bad) * self.loss_good
 
     def expected_losses(self, packets: int) -> float:
-        """The mean number of losses among the first packets, which begin in the good state."""
+        """Return the mean number of losses among the first packets of a loss."""
         total = self.p_good_to_bad + self.p_bad_to_good
         missing = self.share_bad * (1 - (1 - total) ** packets) / total if total else 0.0
         return packets * self.mean_loss - missing * (self.loss_bad - self.loss_good)
@@ -78,7 +76,7 @@ class LossTable:
     occurrences: int = 0
 
     def span(self, occurrence: int) -> tuple[int, int]:
-        """The first place of an occurrence, and the packets after which it begins there again."""
+        """Return an occurrence's first place, and after how many packets it begins there again."""
         if self.occurrences:
             # One behind the last of a mask with several: it loses nothing.
             last = min(occurrence, self.occurrences) if self.occurrences > 1 else 0
@@ -89,16 +87,16 @@ class LossTable:
         return first, self.size - first
 
     def losses(self, occurrence: int, packets: int) -> Indices:
-        """The indices of those that are lost among the first packets of an occurrence."""
+        """Return the indices of those that are lost among the first packets of an occurrence."""
         first, period = self.span(occurrence)
         low, high = np.searchsorted(self.lost, (first, first + period))
         once = self.lost[low:high] - first
         begins = period * np.arange(-(-packets // period))
-        found: Indices = (begins[:, None] + once).ravel()
-        return found[: np.searchsorted(found, packets)]
+        indices: Indices = (begins[:, None] + once).ravel()
+        return indices[: np.searchsorted(indices, packets)]
 
     def bits(self, occurrence: int) -> tuple[bytes, int]:
-        """One bit for each packet of an occurrence, lowest first, and their number."""
+        """Return one bit for each packet of an occurrence, lowest first, and their number."""
         _, period = self.span(occurrence)
         which = np.zeros(period, dtype=np.bool_)
         which[self.losses(occurrence, period)] = True
@@ -106,9 +104,8 @@ class LossTable:
 
 
 def drawn(model: LossModel, seed: str) -> LossTable:
-    """The table of a random loss; the same text as `seed` gives the same table."""
-    # The channel goes through it once, so an occurrence begins in the state that it has at its
-    # place.
+    """Draw the table of a random loss; the same text as `seed` gives the same table."""
+    # The channel goes through it once: an occurrence begins in the state that it has at its place.
     rarest = max(model.mean_loss, 1 / MOST_PACKETS)
     size = min(MOST_PACKETS, int(_MOST_LOST / rarest))
     random = np.random.default_rng(list(hashlib.sha256(seed.encode()).digest()))
@@ -123,14 +120,16 @@ def drawn(model: LossModel, seed: str) -> LossTable:
     return LossTable(lost=np.flatnonzero(lost), size=size)
 
 
-def given(occurrences: Sequence[Sequence[range]]) -> LossTable:
-    """The table of a mask: of each occurrence the lost packets. ValueError: none holds it."""
-    room, count = _room(occurrences), 0
-    for each in itertools.chain.from_iterable(occurrences):
-        count += len(each)
-        if each[-1] >= room:
+def of_mask(occurrences: Sequence[Sequence[range]]) -> LossTable:
+    """Make the table of a mask, the lost packets of each occurrence. ValueError: none holds it."""
+    # As many places for each occurrence as can be counted, and one occurrence more.
+    indices = _INDICES // (max(1, len(occurrences)) + 1)
+    room, count = int(min(MOST_PACKETS, 1 << indices.bit_length() - 1)), 0
+    for packets in itertools.chain.from_iterable(occurrences):
+        count += len(packets)
+        if packets[-1] >= room:
             of = f" in a mask of {len(occurrences)} occurrences" if occurrences[1:] else ""
-            raise ValueError(f"packet {each[-1]}; valid: below {room}{of}")
+            raise ValueError(f"packet {packets[-1]}; valid: below {room}{of}")
         if count > _MOST_LOST:
             raise ValueError(f"more than {_MOST_LOST} packets are lost")
     nothing = np.zeros(0, np.int64)
@@ -142,14 +141,8 @@ def given(occurrences: Sequence[Sequence[range]]) -> LossTable:
     return LossTable(lost=lost, size=room, occurrences=max(1, len(occurrences)))
 
 
-def _room(occurrences: Sequence[object]) -> int:
-    """The places of each occurrence of a mask."""
-    count = max(1, len(occurrences))
-    return int(min(MOST_PACKETS, 1 << (_INDICES // (count + 1)).bit_length() - 1))
-
-
 def mask_lines(lost: Indices) -> Iterator[str]:
-    """The lines of a mask file for one occurrence."""
+    """Write the lines of a mask file for one occurrence."""
     for run in np.split(lost, np.flatnonzero(np.diff(lost) > 1) + 1):
         if len(run):
             yield f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}"

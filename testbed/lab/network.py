@@ -48,11 +48,11 @@ class LinkEnds:
 
     @property
     def shape(self) -> LinkShape:
-        """Rate and queue of each direction."""
+        """Return rate and queue of each direction."""
         return LinkShape.of_link(vars(self))
 
 
-_LINK_OPTIONS = {each.name for each in fields(LinkEnds)} - {"name", "first", "second", "middle"}
+_LINK_OPTIONS = {field.name for field in fields(LinkEnds)} - {"name", "first", "second", "middle"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +89,12 @@ class LabInfo:
     datapath: Datapath = "userspace"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain dictionaries, for the file that the controller and the training launcher read."""
+        """Return dictionaries, for the file that the controller and the launcher read."""
         return asdict(self)
 
 
 def hosts_from_json(document: dict[str, Any]) -> dict[str, HostInfo]:
-    """The hosts of a description that `as_json` made."""
+    """Read the hosts of a description that `as_json` made."""
     return {name: HostInfo(**fields) for name, fields in document["hosts"].items()}
 
 
@@ -117,8 +117,8 @@ class Network:
     def build(self) -> None:
         """Build hosts, switches, links, and a relay; MissingCapabilityError: it cannot be here."""
         self.mininet = _build(self.topology, self.datapath, adjustable=self.adjustable)
-        found = _describe(self.mininet)
-        self.info = replace(found, data_ports=self.data_ports, datapath=self.datapath)
+        info = _describe(self.mininet)
+        self.info = replace(info, data_ports=self.data_ports, datapath=self.datapath)
         if self.data_ports is not None:
             for host in self.info.hosts.values():
                 socket_defaults.reserve_ports(host.pid, *self.data_ports)
@@ -172,7 +172,7 @@ class Network:
 
 
 def _interfaces(links: list[LinkEnds]) -> Iterator[tuple[int | None, str]]:
-    """All interfaces of links: a process in the namespace of each, and its name."""
+    """Yield all interfaces of links: a process in the namespace of each, and its name."""
     for link in links:
         yield from ((end.pid, end.interface) for end in (link.first, link.second))
         yield from ((None, inner) for inner in link.middle or ())
@@ -208,7 +208,7 @@ def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
 
 
 def _mask(processor: int) -> str:
-    """A set of one processor as sysfs reads it: words of 32 bits in hexadecimal."""
+    """Write a set of one processor as sysfs reads it: words of 32 bits in hexadecimal."""
     words = [0] * (processor // 32 + 1)
     words[0] = 1 << processor % 32
     return ",".join(f"{word:08x}" for word in words)

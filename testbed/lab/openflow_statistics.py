@@ -79,47 +79,46 @@ class Statistics(AbstractContextManager["Statistics"]):
         self._socket.close()
 
     def flows(self) -> list[Flow]:
-        """All flow entries."""
-        wanted = _FLOW_REQUEST.pack(_ALL_TABLES, _ANY, _ANY, 0, 0, 1, 4)
-        asked_s = time.monotonic()
-        body = self._ask(_FLOW, wanted)
-        span_s = asked_s - _CLOCK_S, time.monotonic() + _CLOCK_S
+        """Read all flow entries."""
+        began_s = time.monotonic()
+        body = self._ask(_FLOW, _FLOW_REQUEST.pack(_ALL_TABLES, _ANY, _ANY, 0, 0, 1, 4))
+        span_s = began_s - _CLOCK_S, time.monotonic() + _CLOCK_S
         return [_flow(entry, span_s) for entry in _sized(body, length_at=0)]
 
     def tables(self) -> list[Table]:
-        """The first table, and so on."""
+        """Read the counters of all tables, in order."""
         facts = _TABLE_FACTS.iter_unpack(self._ask(_TABLE))
         return [Table(lookups=lookups, matched=matched) for _, _, lookups, matched in facts]
 
     def bucket_ports(self) -> dict[int, list[tuple[int, ...]]]:
-        """Group -> the output ports of each bucket."""
-        found: dict[int, list[tuple[int, ...]]] = {}
+        """Read the output ports of each bucket, by group."""
+        ports: dict[int, list[tuple[int, ...]]] = {}
         for entry in _sized(self._ask(_GROUP_DESC), length_at=0):
             buckets = _sized(entry[8:], length_at=0)
             (number,) = struct.unpack_from("!I", entry, 4)
-            found[number] = [_output_ports(bucket[16:]) for bucket in buckets]
-        return found
+            ports[number] = [_output_ports(bucket[16:]) for bucket in buckets]
+        return ports
 
     def bucket_packets(self) -> dict[int, list[int]]:
-        """Group -> packets through each bucket."""
-        found = {}
+        """Count the packets through each bucket, by group."""
+        packets = {}
         for entry in _sized(self._ask(_GROUP, struct.pack("!I4x", _ALL_GROUPS)), length_at=0):
             number = _GROUP_FACTS.unpack_from(entry)[1]
             counts = _COUNTS.iter_unpack(entry[_GROUP_FACTS.size :])
-            found[number] = [packets for packets, _ in counts]
-        return found
+            packets[number] = [count for count, _ in counts]
+        return packets
 
     def meter_drops(self) -> int:
-        """Packets that the bands of all meters dropped."""
+        """Count the packets that the bands of all meters dropped."""
         body, drops = self._ask(_METER, struct.pack("!I4x", _ANY)), 0
         for entry in _sized(body, length_at=4):
             bands = _COUNTS.iter_unpack(entry[_METER_FACTS.size :])
             drops += sum(packets for packets, _ in bands)
         return drops
 
-    def _ask(self, kind: int, wanted: bytes = b"") -> bytes:
-        """The bodies of all parts of an answer."""
-        xid = self._send(_MULTIPART_REQUEST, _PART.pack(kind, 0) + wanted)
+    def _ask(self, kind: int, request: bytes = b"") -> bytes:
+        """Return the bodies of all parts of an answer."""
+        xid = self._send(_MULTIPART_REQUEST, _PART.pack(kind, 0) + request)
         body = b""
         while True:
             _, what, length, answers = _HEADER.unpack(self._read(_HEADER.size))
@@ -142,14 +141,14 @@ class Statistics(AbstractContextManager["Statistics"]):
         return self._xid
 
     def _read(self, size: int) -> bytes:
-        found = self._stream.read(size)
-        if len(found) < size:
+        data = self._stream.read(size)
+        if len(data) < size:
             raise StatisticsError(f"{self._bridge} closed its management socket")
-        return found
+        return data
 
 
 def _sized(body: bytes, *, length_at: int) -> Iterator[bytes]:
-    """The entries that follow each other in a body, each with its length in two bytes."""
+    """Yield the entries of a body, each with its length in two bytes."""
     while body:
         (length,) = struct.unpack_from("!H", body, length_at)
         if length <= length_at:
@@ -159,16 +158,16 @@ def _sized(body: bytes, *, length_at: int) -> Iterator[bytes]:
 
 
 def _flow(entry: bytes, read_s: tuple[float, float]) -> Flow:
-    """An entry of an answer that was made between two monotonic times."""
+    """Read an entry of an answer that was made between two monotonic times."""
     facts = _FLOW_FACTS.unpack_from(entry)
     age_s = facts[2] + facts[3] / 1e9
     # What follows the counters is the match, padded to a multiple of 8 bytes, and instructions.
     _, match_bytes = _TYPE_AND_LENGTH.unpack_from(entry, _FLOW_FACTS.size)
     instructions = entry[_FLOW_FACTS.size + (match_bytes + 7) // 8 * 8 :]
     ports: tuple[int, ...] = ()
-    for each in _sized(instructions, length_at=2):
-        if _TYPE_AND_LENGTH.unpack_from(each)[0] in (_APPLY_ACTIONS, _WRITE_ACTIONS):
-            ports += _output_ports(each[8:])
+    for instruction in _sized(instructions, length_at=2):
+        if _TYPE_AND_LENGTH.unpack_from(instruction)[0] in (_APPLY_ACTIONS, _WRITE_ACTIONS):
+            ports += _output_ports(instruction[8:])
     return Flow(
         # Without its length, age and counters.
         identity=entry[2:4] + entry[12:32] + entry[_FLOW_FACTS.size :],
@@ -180,9 +179,8 @@ def _flow(entry: bytes, read_s: tuple[float, float]) -> Flow:
 
 
 def _output_ports(actions: bytes) -> tuple[int, ...]:
-    """The ports that actions lead to."""
     return tuple(
-        int(struct.unpack_from("!I", each, 4)[0])
-        for each in _sized(actions, length_at=2)
-        if _TYPE_AND_LENGTH.unpack_from(each)[0] == _OUTPUT
+        int(struct.unpack_from("!I", action, 4)[0])
+        for action in _sized(actions, length_at=2)
+        if _TYPE_AND_LENGTH.unpack_from(action)[0] == _OUTPUT
     )

@@ -30,7 +30,7 @@ _GENERIC_NETLINK = 16
 
 @dataclass(frozen=True, kw_only=True)
 class SocketBuffers:
-    """What the kernel granted to the switch's sockets, and how many there are."""
+    """The buffers that the kernel granted to the switch's sockets."""
 
     # `send_bytes` is None in the kernel's datapath. `whole_batches`: a full queue refuses single
     # packets, and not the rest of their batch.
@@ -42,7 +42,7 @@ class SocketBuffers:
 
     @property
     def queue_bytes(self) -> int | None:
-        """Bytes of full frames that may wait in the queues of all ports together; None: any."""
+        """Return the bytes of full frames that may wait at all ports together; None: any."""
         if self.send_bytes is None:
             return None
         return self.send_bytes // FRAME_MEMORY_BYTES * ETHERNET_FRAME_BYTES
@@ -90,16 +90,16 @@ class OpenVSwitch:
         if self.datapath == "kernel":
             return _deepen_upcalls(pid)
         with ExitStack() as opened:
-            found = [opened.enter_context(each) for each in sockets_of(pid, socket.AF_PACKET)]
-            if not found:
+            sockets = [opened.enter_context(it) for it in sockets_of(pid, socket.AF_PACKET)]
+            if not sockets:
                 raise CommandError("ovs-vswitchd has no packet socket: is there no port?")
-            send = min(_grow(each, socket.SO_SNDBUF, SEND_BUFFER_BYTES) for each in found)
-            receive = min(_grow(each, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES) for each in found)
-            ports = {each: each.getsockname()[0] for each in found}
-            senders = [each for each, interface in ports.items() if not interface]
+            send = min(_grow(it, socket.SO_SNDBUF, SEND_BUFFER_BYTES) for it in sockets)
+            receive = min(_grow(it, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES) for it in sockets)
+            ports = {it: it.getsockname()[0] for it in sockets}
+            senders = [sender for sender, interface in ports.items() if not interface]
             whole = keep_whole(senders, sorted(set(filter(None, ports.values()))))
         return SocketBuffers(
-            sockets=len(found), send_bytes=send, receive_bytes=receive, whole_batches=whole
+            sockets=len(sockets), send_bytes=send, receive_bytes=receive, whole_batches=whole
         )
 
     def _spawn(self, program: str, *arguments: str) -> None:
@@ -147,8 +147,8 @@ def _last_words(program: str) -> str:
 
 def _deepen_upcalls(pid: int) -> SocketBuffers:
     with ExitStack() as opened:
-        found = [opened.enter_context(each) for each in sockets_of(pid, socket.AF_NETLINK)]
-        upcalls = [each for each in found if each.proto == _GENERIC_NETLINK]
+        sockets = [opened.enter_context(it) for it in sockets_of(pid, socket.AF_NETLINK)]
+        upcalls = [it for it in sockets if it.proto == _GENERIC_NETLINK]
         granted = [_grow(upcall, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES) for upcall in upcalls]
     return SocketBuffers(
         sockets=len(granted),
@@ -159,7 +159,7 @@ def _deepen_upcalls(pid: int) -> SocketBuffers:
 
 
 def _grow(opened: socket.socket, option: int, size: int) -> int:
-    """Give a socket a buffer as large as it may be; returns what the kernel granted."""
+    """Give a socket a buffer as large as it may be; return the size that the kernel granted."""
     try:
         opened.setsockopt(socket.SOL_SOCKET, _FORCE[option], size)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""The links between two hosts, and the rate and delay that a flow can expect of them.
+"""Finds the links between two hosts, and the rate that a flow can expect of them.
 
 A switch spreads flows over shortest paths by a hash; here all take the path that comes first by
 name, which for a flow's share of the rate is the hash's worst case.
@@ -25,14 +25,14 @@ class DirectedLink(NamedTuple):
 
 
 def path(network: Mapping[str, Any], first: str, second: str) -> list[DirectedLink]:
-    """The links of a shortest path between two nodes, in order; empty from a node to itself."""
+    """Return the links of a shortest path between two nodes; none from a node to itself."""
     return paths_to(network, [first], second)[first]
 
 
 def paths_to(
     network: Mapping[str, Any], firsts: Iterable[str], second: str
 ) -> dict[str, list[DirectedLink]]:
-    """For each of `firsts`, what `path` gives for it and `second`; one search serves them all."""
+    """Return `path` from each of `firsts` to `second`; one search serves them all."""
     neighbours = _neighbours(network)
     firsts = list(firsts)
     for node in (*firsts, second):
@@ -45,7 +45,7 @@ def paths_to(
             if back.receiver not in distance:
                 distance[back.receiver] = distance[node] + 1
                 waiting.append(back.receiver)
-    found: dict[str, list[DirectedLink]] = {}
+    ways: dict[str, list[DirectedLink]] = {}
     for first in firsts:
         if first not in distance:
             raise ValueError(f"no path from {first!r} to {second!r}")
@@ -55,12 +55,12 @@ def paths_to(
             nearer = (it for it in neighbours[node] if distance[it.receiver] < distance[node])
             way.append(next(nearer))
             node = way[-1].receiver
-        found[first] = way
-    return found
+        ways[first] = way
+    return ways
 
 
 def path_rate_bps(network: Mapping[str, Any], first: str, second: str) -> int:
-    """The rate of the narrowest link between two nodes, bit/s of Ethernet frames."""
+    """Return the rate of the narrowest link between two nodes, bit/s of Ethernet frames."""
     rates = {link["name"]: int(link["rate_bps"]) for link in network["links"]}
     return min(rates[link.name] for link in path(network, first, second))
 
@@ -68,7 +68,7 @@ def path_rate_bps(network: Mapping[str, Any], first: str, second: str) -> int:
 def fair_shares_bps(
     network: Mapping[str, Any], workers: list[str] | None = None
 ) -> dict[str, float]:
-    """Each worker's share when all talk with the server at once, bit/s of Ethernet frames."""
+    """Return each worker's share when all talk with the server, bit/s of Ethernet frames."""
     # The smallest, over the links of its path, of the link's rate divided by the workers that use
     # it. Where the narrowest link is not the same for all, max-min fair shares are larger.
     return _shares(network, "rate_bps", workers)
@@ -77,7 +77,7 @@ def fair_shares_bps(
 def fair_queues_bytes(
     network: Mapping[str, Any], workers: list[str] | None = None
 ) -> dict[str, float]:
-    """Each worker's share of the smallest queue, like `fair_shares_bps`, in bytes."""
+    """Return each worker's share of the smallest queue, like `fair_shares_bps`, in bytes."""
     return _shares(network, "queue_bytes", workers)
 
 
@@ -95,17 +95,17 @@ def _shares(network: Mapping[str, Any], option: str, workers: list[str] | None) 
 def directions(
     network: Mapping[str, Any],
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Each link in both directions, with the port that sends and the one that receives."""
+    """Yield each link in both directions, with the port that sends and the one that receives."""
     for link in network["links"]:
         yield link, link["first"], link["second"]
         yield link, link["second"], link["first"]
 
 
 def _neighbours(network: Mapping[str, Any]) -> dict[str, list[DirectedLink]]:
-    found: dict[str, list[DirectedLink]] = {}
+    by_sender: dict[str, list[DirectedLink]] = {}
     for link, own, other in directions(network):
         way = DirectedLink(link["name"], own["node"], other["node"])
-        found.setdefault(way.sender, []).append(way)
-    for links in found.values():
+        by_sender.setdefault(way.sender, []).append(way)
+    for links in by_sender.values():
         links.sort(key=lambda link: link.receiver)
-    return found
+    return by_sender

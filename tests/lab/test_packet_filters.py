@@ -17,7 +17,7 @@ import json, os, socket, subprocess, sys, threading, time
 from testbed.lab.kernel.packet_filter import FilterCounters, PacketFilter
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.xdp_filter import XdpFilter
-from testbed.lab.loss_table import LossModel, drawn, given
+from testbed.lab.loss_table import LossModel, drawn, of_mask
 from tests import own_network
 
 PORTS = (47000, 47999)
@@ -247,7 +247,7 @@ def lost(filtered, packets, occurrence):
 
 packets = 1000
 short = dataclasses.replace(share(0.3), size=37)  # begins again within the occurrence
-mask = given([[range(0, 2), range(5, 6), range(31, 40)], [range(7, 8)]])
+mask = of_mask([[range(0, 2), range(5, 6), range(31, 40)], [range(7, 8)]])
 found = []
 for table in (mask, short, share(0.2, "one"), share(0.2, "two")):
     filtered = make(how, table)
