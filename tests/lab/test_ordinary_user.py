@@ -72,21 +72,3 @@ def test_an_ordinary_user_gets_the_same_lab(tmp_path, ok_or_stalled):
     [capture] = manifest["captures"]
     assert capture["packets"] > 1000
     assert not capture["failure"]
-
-
-def test_without_root_frames_may_overtake_on_several_processors_and_the_lab_knows():
-    if len(os.sched_getaffinity(0)) == 1:
-        pytest.skip("several processors")
-    steer = "from testbed.lab.network import set_rps; print(set_rps([(None, 'lo')]))"
-    user = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
-    if subprocess.run([*user, "true"], check=False).returncode:
-        pytest.skip("user namespaces")
-    done = subprocess.run(
-        [*user, sys.executable, "-c", steer],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    assert done.stdout == "False\n"

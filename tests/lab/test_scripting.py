@@ -122,25 +122,6 @@ def test_a_link_that_was_made_without_gets_delay_and_loss(lab):
     assert received == 100
 
 
-def test_a_program_whose_start_was_interrupted_is_ended(lab, monkeypatch):
-    worker = lab.hosts["worker-1"]
-    ask = worker._ask
-
-    def interrupted(request, files=()):
-        answer = ask(request, files)
-        if request["do"] == "start":
-            os.close(answer[1][0])
-            raise KeyboardInterrupt
-        return answer
-
-    with monkeypatch.context() as patched:
-        patched.setattr(worker, "_ask", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            worker.popen(["sleep", "1005"])
-    lines = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])]
-    assert ["sleep", "1005"] not in lines
-
-
 def test_a_program_that_takes_too_long_is_killed_with_its_whole_session(lab):
     """Also with what a shell has given a process group of its own, and with orphans."""
     script = "(setsid sleep 1001 & sleep 1002 &) ; set -m; sleep 1003 & sleep 1004"

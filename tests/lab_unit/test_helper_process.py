@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -105,22 +104,6 @@ def test_a_helper_that_reads_nothing_is_told_no_longer_than_the_time(monkeypatch
     with started("import time; time.sleep(60)") as odd, late:
         for _ in range(10_000):
             odd.tell(words="x" * 1000)
-
-
-def test_a_process_with_thousands_of_open_files_can_speak_with_helpers():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2048)), hard))
-    many: list[int] = []
-    try:
-        while not many or many[-1] < 1100:
-            many.append(os.dup(2))
-        with started(ECHO) as odd:
-            odd.tell(words="one")
-            assert odd.hear(10) == {"heard": "one"}
-    finally:
-        for each in many:
-            os.close(each)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 PARENT = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -46,25 +45,6 @@ def test_a_program_runs_in_the_hosts_network_and_sees_its_interfaces(host):
     status, output = output_of(host, shown)
     assert (status, output.split()) == (0, [*places(host.pid), "lo"])
     assert (places("thread-self"), Path.cwd()) == before  # the thread that asks stays
-
-
-def test_programs_start_while_other_threads_work(host):
-    stop = threading.Event()
-
-    def work():
-        while not stop.is_set():
-            subprocess.run(["true"], check=True)
-
-    others = [threading.Thread(target=work) for _ in range(3)]
-    for other in others:
-        other.start()
-    try:
-        for number in range(20):
-            assert output_of(host, ["echo", str(number)]) == (0, f"{number}\n")
-    finally:
-        stop.set()
-        for other in others:
-            other.join()
 
 
 def test_a_program_gets_its_input_environment_and_folder(host, tmp_path):

@@ -65,19 +65,6 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_ones():
         assert netlink.request(opened, [asked]) == [None]
 
 
-def test_a_table_that_nobody_read_is_not_taken_for_the_next_one():
-    with netlink.connect(netlink.SOCK_DIAG) as opened:
-        request = bytes([socket.AF_INET, socket.IPPROTO_TCP, 0, 0]) + bytes(52)  # of no state
-        opened.send(netlink.pack(20, netlink.DUMP, request))
-        opened.recv(1 << 16)  # all of it: no message but DONE
-        opened.send(netlink.pack(20, netlink.DUMP, request))
-        states = b"\xff" * 4
-        with socket.create_server(("127.0.0.1", 0)):
-            found = netlink.dump(opened, 20, request[:4] + states + request[8:])
-        assert found
-        assert opened.stale_answers == 1
-
-
 def test_an_answer_that_is_missing_is_told_and_not_waited_for_for_ever():
     with netlink.connect(netlink.ROUTE) as opened:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 50_000))

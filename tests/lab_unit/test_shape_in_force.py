@@ -21,12 +21,10 @@ from testbed.lab.kernel.rtnetlink import GET_QDISC, ROOT, TCMSG, Rtnetlink
 from testbed.lab.kernel.shaping import (
     OWN_ETHERTYPE,
     LinkShape,
-    MissingCapabilityError,
     Output,
     ShapeInForce,
     changed_settings,
     in_force,
-    limit_message,
     queue_of,
     queue_statistics,
     rate_message,
@@ -82,25 +80,6 @@ def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link, chan
     shape(elsewhere, replace(link, **changes))
     found = differing(link, vars(in_force(shaped, "a")))
     assert {setting for setting, *_ in found} == settings
-
-
-def test_one_of_two_queues_and_the_rate_change_while_they_work(elsewhere, shaped):
-    shape(elsewhere, TWO)
-    changed = replace(TWO, queue_bytes=9_000, rate_bps=50_000_000)
-    interface = shaped.interface("a")
-    shaped.send([rate_message(interface, changed), limit_message(interface, changed, new=False)])
-    assert list(differing(changed, vars(in_force(shaped, "a")))) == []
-
-
-def test_a_kernel_that_cannot_tell_the_classes_apart_is_named_as_such(
-    elsewhere, shaped, monkeypatch
-):
-    def lacking(kind: int, value: str) -> bytes:
-        return text(kind, "u32-of-none" if value == "u32" else value)
-
-    monkeypatch.setattr(rtnetlink, "text", lacking)
-    with pytest.raises(MissingCapabilityError, match=r"^priority-queue: this kernel has no u32 "):
-        shape(elsewhere, TWO)
 
 
 MACS = bytes.fromhex("02000000ca1b 02000000ca1c")  # of no host
@@ -277,28 +256,6 @@ def test_a_queue_that_falls_and_comes_back_is_found_unless_an_impairment_did_it(
         assert gate.value == 1
         limit = SHAPES[1].queue_bytes
         assert gate.where == f"a--b from b: queue_bytes 20000 in place of {limit} in round 4"
-
-
-def test_a_shaper_that_is_gone_for_a_moment_is_found(elsewhere, settings):
-    in_namespace(elsewhere, "tc", "qdisc", "del", "dev", "b", "root")
-    time.sleep(0.05)
-    shape_all([Output(interface="b", pid=elsewhere, shape=SHAPES[1])])
-    settings.compare("after")
-    settings.judge_passing([], LinkChanges())
-    gate = judged(settings)
-    assert (gate.outcome, "rate_bps None in place of" in gate.where) == ("failed", True)
-
-
-def test_what_the_user_set_by_hand_meanwhile_is_no_difference(shaped, settings):
-    began_s = time.monotonic()
-    shaped.send([rtnetlink.bfifo(shaped.interface("b"), limit_bytes=20_000, new=False)])
-    change = {"link": "a--b", "from": "b", "set": ["queue_bytes"], "queue_bytes": 20_000}
-    changes = LinkChanges([{**change, "sent_s": began_s, "acknowledged_s": time.monotonic()}])
-    time.sleep(0.05)
-    shaped.send([rtnetlink.bfifo(shaped.interface("b"), limit_bytes=20_000, new=False)])
-    settings.compare("after", changes)
-    settings.judge_passing([], changes)
-    assert (judged(settings).outcome, judged(settings).value) == ("passed", 0)
 
 
 def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, shaped, settings):
