@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from testbed import experiment
 from testbed.lab import sandbox
 from testbed.lab.kernel import namespaces
 from testbed.lab.sandbox import PRIVATE_DIRECTORY
+from testbed.run.session import LabSession
+from testbed.shared.messages import Messages
+from testbed.transport.wire import DATA_PORTS
 from tests.lab.conftest import SMALL, wait_for
 
 DATA_PORT = 47000
@@ -204,7 +208,7 @@ def running_lab(
     path = logs / "experiment.yaml"
     path.write_text(yaml.safe_dump(document))
     (run,) = experiment.load(str(path))
-    with sandboxed("tests.lab.inside_lab", config=run.config(), logs=str(logs)) as (network, pid):
+    with sandboxed(__name__, config=run.config(), logs=str(logs)) as (network, pid):
         yield LabUnderTest(logs, network, pid)
 
 
@@ -234,3 +238,13 @@ def _outer_pids(first_pid: int) -> dict[int, int]:
         (line,) = (each for each in status.splitlines() if each.startswith("NSpid:"))
         found[int(line.split()[-1])] = int(entry.name)
     return found
+
+
+def in_sandbox(request: dict[str, Any], messages: Messages) -> None:
+    """Inside: build the lab, describe it, and wait for the end of the sandbox."""
+    lab = LabSession(request["config"], Path(request["logs"]))
+    lab.begin()
+    lab.build(data_ports=DATA_PORTS)
+    lab.warm_up()
+    messages.answer(request, lab.info.as_json())
+    signal.pause()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +16,99 @@ import pytest
 
 from analysis.data import logs
 from testbed.lab import sandbox
-from tests.lab import sampling_scene
+from testbed.lab.kernel import namespaces, shaping
+from testbed.lab.network import HostInfo
+from testbed.shared.messages import Messages
+from testbed.transport.wire import DATA_PORTS
+from testbed.verdict import sampler as sampling
+from tests.lab import link_trials
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+RATE_BPS = 20_000_000
+QUEUE_BYTES = 60_000
+TCP_BYTES = 1_500_000
+
+
+def in_sandbox(request: dict[str, Any], _: Messages) -> dict[str, Any]:
+    """Sample two hosts at a switch, a burst of UDP and a TCP transfer."""
+    directory = Path(request["directory"])
+    for name in ("logs", "events"):
+        (directory / name).mkdir()
+    built, switch = link_trials.switched(
+        **{
+            "server": {"rate_bps": RATE_BPS, "queue_bytes": QUEUE_BYTES},
+            "worker-1": {"rate_bps": 1_000_000_000, "queue_bytes": 10_000_000},
+        }
+    )
+    hosts = built.info.hosts
+    for host in hosts.values():
+        with namespaces.entered(host.pid):  # what it says unasked would be in one of two readings
+            Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
+    link_trials.ping(hosts["worker-1"], hosts["server"], count=1)
+    switch.deepen_buffers()
+    flows = {"hosts": list(hosts), "ports": DATA_PORTS, "centre": "server"}
+    order = sampling.order_of(built.info, flows=flows, processes={}, config={"key": "scene"})
+    with sampling.sampled(directory, order):
+        _wait_for_samples(directory)
+        _burst(hosts)
+        time.sleep(0.3)
+        noted = _transfer(hosts)
+        time.sleep(0.1)
+        noted |= {
+            "switch": shaping.queue_statistics(hosts["server"].switch_interface),
+            "host": shaping.queue_statistics("worker-1-eth0", pid=hosts["worker-1"].pid),
+        }
+        time.sleep(0.05)
+    return noted
+
+
+def _wait_for_samples(directory: Path) -> None:
+    deadline_s = time.monotonic() + 20
+    while not (directory / "live.json").exists():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError((directory / "logs" / "sampler.log").read_text())
+        time.sleep(0.01)
+
+
+def _burst(hosts: Mapping[str, HostInfo]) -> None:
+    """Five times what the queue holds."""
+    sender = namespaces.socket_in(hosts["worker-1"].pid, socket.AF_INET, socket.SOCK_DGRAM)
+    for _ in range(5 * QUEUE_BYTES // 1400):
+        sender.sendto(bytes(1400), (hosts["server"].address, 9))
+
+
+def _transfer(hosts: Mapping[str, HostInfo]) -> dict[str, Any]:
+    """Kernel TCP through the same bottleneck, on one of the training's ports."""
+    listener = namespaces.socket_in(hosts["server"].pid, socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind((hosts["server"].address, 47000))
+    listener.listen()
+    sender = namespaces.socket_in(hosts["worker-1"].pid, socket.AF_INET, socket.SOCK_STREAM)
+    sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    sender.connect((hosts["server"].address, 47000))
+    receiver, _ = listener.accept()
+    got = 0
+
+    def receive() -> None:
+        nonlocal got
+        while got < TCP_BYTES:
+            got += len(receiver.recv(1 << 16))
+
+    reading = threading.Thread(target=receive)
+    reading.start()
+    sender.sendall(bytes(TCP_BYTES))
+    reading.join(30)
+    time.sleep(0.1)  # the last acknowledgements
+    info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    (again,) = (int.from_bytes(info[100:104], sys.byteorder),)
+    time.sleep(0.1)
+    return {"retransmits": again, "received": got}
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The samples of a burst and a TCP transfer, and what the kernel's own tools say of them."""
     folder = tmp_path_factory.mktemp("scene")
-    return folder, sandbox.result_of("tests.lab.sampling_scene", {"directory": str(folder)})
+    return folder, sandbox.result_of(__name__, {"directory": str(folder)})
 
 
 def directed(folder: Path, link: str, sender: str) -> pl.DataFrame:
@@ -42,7 +130,7 @@ def test_a_burst_fills_the_queue_to_its_limit_and_drops_agree_with_tc(scene):
     highest = max_of(bottleneck, "backlog_bytes")
     frame_bytes = 1442
     # HTB's root counts the packet that it holds in addition to those of the FIFO below it.
-    low, high = sampling_scene.QUEUE_BYTES - 2 * frame_bytes, sampling_scene.QUEUE_BYTES
+    low, high = QUEUE_BYTES - 2 * frame_bytes, QUEUE_BYTES
     assert low <= highest <= high + 1514
     assert max_of(bottleneck, "backlog_packets") == pytest.approx(highest / frame_bytes, abs=3)
     assert bottleneck["backlog_bytes"][-1] == 0
@@ -75,7 +163,7 @@ def test_samples_come_at_the_asked_rate_and_say_what_they_cost(scene):
 
 def test_state_of_a_kernel_tcp_connection_is_sampled(scene):
     folder, noted = scene
-    assert noted["received"] == sampling_scene.TCP_BYTES
+    assert noted["received"] == TCP_BYTES
     flow = logs.samples(folder, "flows").filter(host="worker-1", peer="server")
     assert flow["kind"].unique().to_list() == ["tcp"]
     assert flow["leg"].unique().to_list() == ["gather"]
@@ -89,4 +177,4 @@ def test_state_of_a_kernel_tcp_connection_is_sampled(scene):
     assert windows_bytes.max() > 20_000
     assert windows_bytes.min() < 0.75 * windows_bytes.max()  # reno halves it
     rate = float(np.median(flow.filter(pl.col("rate_bps") > 0)["rate_bps"].to_numpy()))
-    assert rate == pytest.approx(sampling_scene.RATE_BPS, rel=0.25)
+    assert rate == pytest.approx(RATE_BPS, rel=0.25)
