@@ -1,7 +1,7 @@
-"""How the controller tells the processes of a run to leave datagrams out: memory that both map.
+"""The controller's order to a sender to leave datagrams out: memory that both processes map.
 
-One order is for one sender. The controller writes the share that is to vanish, and the sender's
-process counts what it was about to send and what it left out. Each word has one writer.
+The controller writes the share that is to vanish, and the sender's process counts what it was about
+to send and what it left out. Each word has one writer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class DropOrder:
     """One order: `met` datagrams came while it was in force, and `left_out` of them did not go."""
 
     def __init__(self, path: Path, seed: str = "") -> None:
-        """Opens an order that was made; its sender draws from the seed."""
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 8 * _WORDS)
         self._share: NDArray[np.float64] = np.frombuffer(self._memory, np.float64, 1)
@@ -31,14 +30,14 @@ class DropOrder:
 
     @classmethod
     def make(cls, folder: Path, name: str, host: str) -> DropOrder:
-        """The controller: makes the order of the impairment `name` for the sender `host`."""
+        """Make the controller's order of the impairment `name` for the sender `host`."""
         path = _place(folder, name, host)
         path.write_bytes(bytes(8 * _WORDS))
         path.chmod(0o666)  # the workload's processes are not root's
         return cls(path)
 
     def set(self, share: float) -> None:
-        """The controller: from now on this share vanishes; 0 for none."""
+        """Let this share vanish from now on; 0 for none."""
         self._share[0] = share
 
     @property
@@ -50,7 +49,7 @@ class DropOrder:
         return int(self._counts[1])
 
     def draw(self, count: int) -> NDArray[np.bool_] | None:
-        """The sender: which of `count` datagrams vanish, shape (count,); None: none is to."""
+        """Draw for the sender which of `count` datagrams vanish, shape (count,); None: none."""
         share = self._share[0]
         if not share:
             return None
@@ -61,7 +60,7 @@ class DropOrder:
 
 
 def orders(folder: Path, host: str, impairments: Collection[Mapping[str, Any]]) -> list[DropOrder]:
-    """The sender: those that the controller has made for it, of a run's resolved impairments."""
+    """Open a sender's orders that the controller has made, of a run's resolved impairments."""
     return [
         DropOrder(path, seed=f"{impairment.get('seed', '')}/{host}")
         for impairment in impairments

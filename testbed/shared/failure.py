@@ -1,7 +1,6 @@
 """Turns an exception that ends a process of a run into the one line that the run's status quotes.
 
-Every process of a lab calls `record` as the last thing before it ends. `Processes.spawn` gives it
-the file for that line in an environment variable.
+`Processes.spawn` gives a process the file for that line in an environment variable.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _OURS = ("testbed", "controllers", "topologies")
 
 
 def in_words(error: BaseException) -> str:
-    """One line: where, the exception's type, and its words."""
+    """Describe an error in one line: where, the exception's type, and its words."""
     words = " ".join(str(error).split())
     kind = type(error)
     if isinstance(error, InputError):
@@ -44,7 +43,7 @@ def in_words(error: BaseException) -> str:
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether its words say all: it needs no traceback."""
+    """Tell whether its words say all: it needs no traceback."""
     ours = type(error).__module__.partition(".")[0] in _OURS
     return ours or isinstance(error, InputError | ConnectionError)
 

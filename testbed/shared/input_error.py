@@ -10,7 +10,7 @@ class InputError(ValueError):
     """Bad input: each message is one line for the user; the exit status is 2."""
 
     def __init__(self, *messages: str) -> None:
-        """Makes messages printable: what came from the input may hold control characters."""
+        # What came from the input may hold control characters.
         super().__init__(*(_printable(message) for message in messages))
 
     def __str__(self) -> str:
@@ -20,11 +20,11 @@ class InputError(ValueError):
 def _printable(message: str) -> str:
     if len(message) > _LONGEST_LINE:  # somebody's value of a megabyte
         message = f"{message[: _LONGEST_LINE - 500]} ... {message[-500:]}"
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in message)
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in message)
 
 
 def shown(value: Any) -> str:
-    """A value for a message: on one line, in YAML's words, and not too long."""
+    """Write a value for a message: on one line, in YAML's words, and not too long."""
     if value is None:
         return "nothing (null)"
     text = str(value).lower() if isinstance(value, bool) else repr(value)

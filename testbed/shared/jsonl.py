@@ -17,7 +17,7 @@ MOST_OPEN = 512
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file: none where there is no such file, nor of a cut-off last line."""
+    """Read the records of a file, but for a cut-off last line; none where there is no file."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines if line.strip()]
 

@@ -26,7 +26,7 @@ Schema = dict[str, Any]
 
 
 def folders(info: ValidationInfo) -> Sequence[Path]:
-    """Where relative paths of an experiment are looked for: what was validated says so."""
+    """Return the folders in which relative paths of an experiment are looked for."""
     return cast(Sequence[Path], (info.context or {}).get("folders", ()))
 
 
@@ -43,25 +43,25 @@ class OneOf:
     by_name: bool = False  # whether a text in place of the section is that name without other keys
     check: Callable[[Any], object] | None = None  # what it raises is a problem of the section
 
-    def validate(self, given: Any, info: ValidationInfo) -> BaseModel:
-        """The section that YAML gives."""
-        if isinstance(given, self.base):
-            return given
-        is_name = self.by_name and isinstance(given, str)
+    def validate(self, value: Any, info: ValidationInfo) -> BaseModel:
+        """Read the section that YAML gives."""
+        if isinstance(value, self.base):
+            return value
+        is_name = self.by_name and isinstance(value, str)
         if is_name:
-            given = {self.key: given}
-        if not isinstance(given, Mapping):
+            value = {self.key: value}
+        if not isinstance(value, Mapping):
             raise ValueError(f"must be a mapping of keys to values, with the key {self.key!r}")
-        name = given.get(self.key, self.default)
+        name = value.get(self.key, self.default)
         if not isinstance(name, str):
-            raise problems.raised([self._without_name(given)])
+            raise problems.raised([self._without_name(value)])
         try:
             name = self.registry.locate(name, folders(info))
             model = self._model(name)
         except ValueError as error:
             raise problems.raised([Problem((self.key,), str(error))]) from None
         try:
-            section = model.model_validate({**given, self.key: name}, context=info.context)
+            section = model.model_validate({**value, self.key: name}, context=info.context)
         except ValidationError as error:
             wrong = problems.of(error, model)
             if is_name:
@@ -77,30 +77,30 @@ class OneOf:
         return section
 
     def _with_example(self, problem: Problem, name: str) -> Problem:
-        """Where a name alone is not enough: how a section is written."""
+        """Add how a section is written, where a name alone does not do."""
         if problem.sort != problems.MISSING:
             return problem
         example = f"{{ {self.key}: {name}, {problems.dotted(problem.place)}: ... }}"
         return problem._replace(message=f"{problem.message}; valid: {example}")
 
-    def _without_name(self, given: Mapping[str, Any]) -> Problem:
-        valid, name = f"valid: {', '.join(self.registry)}", given.get(self.key)
+    def _without_name(self, section: Mapping[str, Any]) -> Problem:
+        valid, name = f"valid: {', '.join(self.registry)}", section.get(self.key)
         if name is not None:
             return Problem((self.key,), f"{shown(name)}: must be a name; {valid}")
         missing = Problem((self.key,), f"this key is missing; {valid}", problems.MISSING)
-        return problems.misspelt(self.key, given) or missing
+        return problems.misspelt(self.key, section) or missing
 
     def _model(self, name: str) -> type[BaseModel]:
         return cast(type[BaseModel], (self.model or self.registry.entry)(name))
 
     def models(self) -> dict[str, type[BaseModel]]:
-        """The section of each built-in name."""
+        """Return the section of each built-in name."""
         return {name: self._model(name) for name in self.registry}
 
     def meaning(self, name: str) -> str:
-        """What a name stands for, in a sentence: its file's, where the file is about it alone."""
+        """Describe a name in a sentence: its file's, where the file is about it alone."""
         model = self._model(name)
-        files = [inspect.getmodule(each) for each in {*self.models().values()}]
+        files = [inspect.getmodule(section) for section in {*self.models().values()}]
         file = inspect.getmodule(model)
         of_file = docstrings.first_sentence(file)
         if files.count(file) > 1 or not of_file:
@@ -113,7 +113,7 @@ class OneOf:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> Schema:
-        """A chain of conditions on the name, which editors explain best."""
+        """Make a chain of conditions on the name, which editors explain best."""
         rules = []
         for name, model in self.models().items():
             reference = _reference(model, handler)
@@ -140,7 +140,7 @@ class OneOf:
 
 
 def all_sections(model: type[BaseModel], place: str = "") -> Iterator[tuple[str, OneOf]]:
-    """The sections that a model and its sections mark; `[]` stands for each entry of a list."""
+    """Find the sections that a model and its sections mark; `[]` is each entry of a list."""
     for name, field in model.model_fields.items():
         path = place + name
         kind: Any = field.annotation
@@ -158,17 +158,17 @@ _OWN: Schema = {"type": "string", "pattern": own_code.PATTERN}
 
 
 def name_schema(registry: Registry[Any]) -> Schema:
-    """The JSON schema of a name of a registry, or of a reference to a user's own code."""
+    """Make the JSON schema of a registry's name, or of a reference to a user's own code."""
     names: Schema = {"enum": sorted(registry)}
     return names if registry.own is None else {"anyOf": [names, _OWN]}
 
 
 def when(key: str, value: Schema, then: Schema) -> Schema:
-    """The JSON schema of a mapping that is as `then` says where its `key` is a `value`."""
+    """Make the JSON schema of a mapping that is as `then` says where its `key` is a `value`."""
     condition = {"type": "object", "properties": {key: value}, "required": [key]}
     return {"if": condition, "then": then}
 
 
 def _reference(model: type[BaseModel], handler: GetJsonSchemaHandler) -> Schema:
-    """A `$ref` to a model's definition, which is made where it is not there yet."""
+    """Return a `$ref` to a model's definition, which is made where it is missing."""
     return handler(core_schema.definitions_schema(model.__pydantic_core_schema__, []))

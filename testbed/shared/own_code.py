@@ -40,59 +40,59 @@ _expected: dict[str, str] = {}  # place -> SHA-256, of the run that this process
 
 
 def split(text: str) -> tuple[str, str, str | None]:
-    """The file, the name in it ("" for none), and what follows, if anything."""
-    found = _FORM.fullmatch(text)
-    assert found is not None  # the form takes any text; `is_own` tells what makes sense
-    return found["place"], found["name"] or "", found["options"]
+    """Divide a reference: the file, the name in it ("" for none), and options, if any."""
+    parts = _FORM.fullmatch(text)
+    assert parts is not None  # the form takes any text; `is_own` says what makes sense
+    return parts["place"], parts["name"] or "", parts["options"]
 
 
 def is_own(text: str) -> bool:
-    """Whether a text has one of the forms above; nothing is read to tell."""
+    """Tell whether a text has one of the forms above, without reading a file."""
     return split(text)[0].endswith(".py")
 
 
 def short(text: str) -> str:
-    """A name for labels: the name in the file, or the file's own without its ending."""
+    """Return a name for labels: the name in the file, or the file's own without its ending."""
     place, name, _ = split(text)
     return name or Path(place).stem
 
 
 def places(texts: Iterable[str]) -> list[str]:
-    """The files that texts name; texts of built-in names are passed over."""
+    """Return the files that texts name; texts of built-in names are passed over."""
     return sorted({split(text)[0] for text in texts if is_own(text)})
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path:
-    """A file in the first of these folders that has it, or else in the current one."""
-    looked = [folder.resolve() for folder in (*folders, Path())]
-    for folder in looked:
+    """Find a file in the first of these folders that has it, or else in the current one."""
+    searched = [folder.resolve() for folder in (*folders, Path())]
+    for folder in searched:
         if (folder / name).is_file():
             return folder / name
-    places = " or ".join(dict.fromkeys(map(str, looked)))
+    places = " or ".join(dict.fromkeys(map(str, searched)))
     raise InputError(f"{name}: no such file; looked in {places}")
 
 
 def located(text: str, folders: Sequence[Path] = ()) -> str:
-    """The same reference with an absolute path, which any process can load."""
+    """Return the same reference with an absolute path, which any process can load."""
     place, name, _ = split(text)
     path = find_file(place, folders).resolve()
     return f"{path}:{name}" if name else str(path)
 
 
 def fingerprint(place: str) -> str:
-    """The SHA-256 of a file, and of what it imports from its folder, without executing it."""
+    """Hash a file, and what it imports from its folder, by SHA-256 without executing it."""
     file, beside = Path(place), sorted(_beside(place))
     if not beside:
         return hashlib.sha256(_source(file)).hexdigest()
     digest = hashlib.sha256()
-    for each in (file, *beside):
-        content = _source(each)
-        digest.update(f"{each.name} {len(content)}\n".encode() + content)
+    for path in (file, *beside):
+        content = _source(path)
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
 def expect(hashes: Mapping[str, str]) -> None:
-    """From now on this process loads these places with what `fingerprint` gave at the plan."""
+    """Let this process load these places only with the hashes of the plan."""
     _expected.clear()
     _expected.update(hashes)
     for place in hashes:
@@ -108,7 +108,7 @@ def _check_content(place: str) -> None:
 
 
 def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
-    """The class or function that a located reference names: its name, the default, or what fits."""
+    """Load the class or function of a located reference: its name, the default, or what fits."""
     place, name, _ = split(text)
     with explained(place):
         _check_content(place)
@@ -146,7 +146,7 @@ def load(text: str, *, axis: str, default: str, base: type | None) -> Any:
 
 @contextmanager
 def explained(place: str) -> Iterator[None]:
-    """Turns whatever a user's code raises into one line, the end of the program included."""
+    """Turn whatever a user's code raises into one line, the end of the program included."""
     try:
         yield
     except InputError:
@@ -159,7 +159,7 @@ def explained(place: str) -> Iterator[None]:
 
 
 def unfit(owner: object, name: str, returned: object, expected: str) -> InputError:
-    """The error for what a method, property or attribute gave that no run can use."""
+    """Make the error for a value of a method or attribute that no run can use."""
     member = inspect.getattr_static(type(owner), name, None)
     code = getattr(getattr(member, "fget", member), "__code__", None)
     where = f"{code.co_filename}: line {code.co_firstlineno}: " if code is not None else ""
@@ -174,7 +174,7 @@ def unfit(owner: object, name: str, returned: object, expected: str) -> InputErr
 
 
 def raised_in(error: BaseException, places: Iterable[str] | None = None) -> str | None:
-    """The last line of own code, by default all, that an exception or its causes passed through."""
+    """Find the last line of own code, by default all, that an error or its causes passed."""
     own = files(places)
     cause: BaseException | None = error
     while cause is not None:
@@ -186,7 +186,7 @@ def raised_in(error: BaseException, places: Iterable[str] | None = None) -> str 
 
 
 def files(places: Iterable[str] | None = None) -> set[str]:
-    """The source files of places, by default of all own code that this process expects."""
+    """Return the source files of places, by default of all own code of this run."""
     return {
         str(file)
         for place in (_expected if places is None else places)
@@ -195,7 +195,7 @@ def files(places: Iterable[str] | None = None) -> set[str]:
 
 
 def _beside(place: str) -> dict[Path, str]:
-    """The files that a place imports from its folder, and these in turn: file -> module."""
+    """Find the files that a place imports from its folder, and these in turn: file -> module."""
     if not place.endswith(".py"):  # a program may have any ending
         return {}
     file = Path(place)
@@ -203,7 +203,7 @@ def _beside(place: str) -> dict[Path, str]:
     with suppress(ImportError, OSError, SyntaxError, ValueError):  # named when it is loaded
         finder.import_hook(file.stem)
     named = {name: vars(module)["__file__"] for name, module in finder.modules.items()}
-    return {Path(each): name for name, each in named.items() if each and Path(each) != file}
+    return {Path(path): name for name, path in named.items() if path and Path(path) != file}
 
 
 def _fits(entry: Any, base: type | None) -> bool:
@@ -213,7 +213,7 @@ def _fits(entry: Any, base: type | None) -> bool:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """The file as a module, executed once per content."""
+    """Load a file as a module, executed once per content."""
     source = _source(path)
     name = f"own_code_{hashlib.sha256(str(path).encode() + source).hexdigest()[:16]}"
     if name in sys.modules:
@@ -247,7 +247,7 @@ def _source(path: Path) -> bytes:
 
 
 def in_one_line(place: str, error: BaseException) -> str:
-    """The last line of the user's code that was executed, and what was wrong there."""
+    """Say which line of the user's code was executed last, and what was wrong there."""
     if isinstance(error, SyntaxError):
         return f"{error.filename or place}: line {error.lineno}: {error.msg}"
     where = raised_in(error, [place]) or place

@@ -1,7 +1,7 @@
-"""What is wrong with a document, in words: pydantic's errors with our messages.
+"""Says what is wrong with a document: pydantic's errors with our messages.
 
-Each problem has a place, which is a path of keys, and a message: the value that was given and what
-would be valid, from the field's own type and bounds.
+A problem has a place, which is a path of keys, and a message: the value and what would be valid,
+from the field's own type and bounds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KEY_OF_MESSAGE = re.compile(
 
 
 class Problem(typing.NamedTuple):
-    """Where it is, what it is, and of which sort: unknown key, missing key, or another."""
+    """A mistake at a place; its sort is an unknown key, a missing key, or another."""
 
     place: Place
     message: str
@@ -46,42 +46,42 @@ class Problem(typing.NamedTuple):
 
 
 def form(pattern: str, words: str, **further: Any) -> Any:
-    """A pydantic field of texts with this form, which a message calls `words`."""
+    """Make a pydantic field of texts with this form, which a message calls `words`."""
     _forms[pattern] = words
     return Field(pattern=pattern, **further)
 
 
 def optional(description: str, **further: Any) -> Any:
-    """A pydantic field that is None where nobody gives it."""
+    """Make a pydantic field that is None by default."""
     return Field(default=None, description=description, **further)
 
 
 def dotted(place: Place) -> str:
-    """A place as a key path."""
+    """Write a place as a key path."""
     return ".".join(
         part if isinstance(part, str) and part.isprintable() else repr(part) for part in place
     )
 
 
 def of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """All problems: first unknown keys, which may explain the missing ones, which come last."""
+    """Return all problems: unknown keys first, which may explain the missing ones, the last."""
     problems = [_problem(details, model) for details in error.errors(include_url=False)]
     return sorted(problems, key=lambda problem: _ORDER.get(problem.sort, 1))
 
 
 def line(problem: Problem) -> str:
-    """A problem as `key: value: what would be valid`."""
+    """Write a problem as `key: value: what would be valid`."""
     parts = (dotted(problem.place), " ".join(problem.message.split()))
     return ": ".join(filter(None, parts))
 
 
 def input_error(error: ValidationError, model: type[BaseModel], before: str = "") -> InputError:
-    """What a model refuses, in a line for each mistake; `before` stands in front of the keys."""
+    """Make an error with a line for each mistake; `before` stands in front of the keys."""
     return InputError(*dict.fromkeys(before + line(problem) for problem in of(error, model)))
 
 
 def of_message(message: str) -> Problem:
-    """What the check of a whole section says: `key: ...` is about this key, else about it all."""
+    """Read a message of a whole section's check: `key: ...` is about this key, else about all."""
     parts = _KEY_OF_MESSAGE.fullmatch(message)
     if parts is None:
         return Problem((), message)
@@ -90,7 +90,7 @@ def of_message(message: str) -> Problem:
 
 
 def raised(problems: Iterable[Problem]) -> ValidationError:
-    """An error that gives pydantic these problems of a section; `of` gives them back."""
+    """Make an error that gives pydantic these problems of a section; `of` reads them back."""
     return ValidationError.from_exception_data(
         "section",
         [
@@ -102,14 +102,14 @@ def raised(problems: Iterable[Problem]) -> ValidationError:
     )
 
 
-def misspelt(key: str, given: Iterable[Any]) -> Problem | None:
-    """The one of the given keys that may have been meant to be this key, which is missing."""
-    near = difflib.get_close_matches(key, map(str, given), n=1)
+def misspelt(key: str, keys: Iterable[Any]) -> Problem | None:
+    """Find the key that may have been meant to be this one, which is missing."""
+    near = difflib.get_close_matches(key, map(str, keys), n=1)
     return Problem((near[0],), f"unknown key; did you mean {key!r}?", UNKNOWN) if near else None
 
 
 def _problem(details: Mapping[str, Any], model: type[BaseModel]) -> Problem:
-    given, sort = details["input"], details["type"]
+    value, sort = details["input"], details["type"]
     message = details["msg"].removeprefix("Value error, ")
     if sort in (UNKNOWN, MISSING, OTHER):  # of a section, with its own keys
         return Problem(tuple(x for x in details["loc"] if not _is_pydantics(x)), message, sort)
@@ -133,24 +133,24 @@ def _problem(details: Mapping[str, Any], model: type[BaseModel]) -> Problem:
         if inner.place and (open_ or inner.place[0] in _keys_of(kind)):
             # A check of a whole section names the key itself.
             return inner._replace(place=(*place, *inner.place))
-        if given and str(given) in message:
+        if value and str(value) in message:
             return Problem(place, message)
-    if not place or isinstance(given, Mapping | BaseModel):
+    if not place or isinstance(value, Mapping | BaseModel):
         return Problem(place, message)
     between = "; " if message.startswith("valid: ") else ": "
-    return Problem(place, f"{shown(given)}{between}{message}")
+    return Problem(place, f"{shown(value)}{between}{message}")
 
 
 def _in_words(details: Mapping[str, Any], kind: Any, place: Place) -> str | None:
-    """What the value should have been; None where pydantic's own words must do."""
-    sort, given, context = details["type"], details["input"], details.get("ctx", {})
+    """Say what the value should have been; None where pydantic's own words must do."""
+    sort, value, context = details["type"], details["input"], details.get("ctx", {})
     plain, marks = _peeled(kind)
     key = next((part for part in reversed(place) if isinstance(part, str)), "")
     match sort:
         case "literal_error":
-            valid = [str(value) for value in typing.get_args(plain)]
+            valid = [str(choice) for choice in typing.get_args(plain)]
             listed = ", ".join(valid) or context["expected"]
-            return f"valid: {listed}{did_you_mean(str(given), valid)}"
+            return f"valid: {listed}{did_you_mean(str(value), valid)}"
         case "string_pattern_mismatch":
             # A user's own section has a regular expression alone, and perhaps a description.
             descriptions = filter(None, (getattr(mark, "description", None) for mark in marks))
@@ -166,24 +166,24 @@ def _in_words(details: Mapping[str, Any], kind: Any, place: Place) -> str | None
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             words = "must be a whole number" if plain is int else "must be a number"
             words += _range(kind) or _BOUNDS[next(iter(context))].format(*context.values())
-            return words + units.hint(key, given)
+            return words + units.hint(key, value)
     first = sort.partition("_")[0]
     if first not in _KINDS:
         return None
     words = f"must be {_KINDS[first]}"
     if first in ("int", "float", "finite"):
-        return words + _range(kind) + units.hint(key, given)
+        return words + _range(kind) + units.hint(key, value)
     if first == "model":
         fields = plain.model_fields.items()
         needed = " and ".join(repr(name) for name, field in fields if field.is_required())
         words += f", with the key {needed}" if needed else ""
-    if first == "list" and typing.get_args(plain) == (str,) and isinstance(given, str):
-        words += f": write [{given}]"
+    if first == "list" and typing.get_args(plain) == (str,) and isinstance(value, str):
+        words += f": write [{value}]"
     return words
 
 
 def _range(kind: Any) -> str:
-    """The bounds of a number in words, with a space before; empty where there are none."""
+    """Write the bounds of a number in words, with a space before; empty where there are none."""
     marks = [one for mark in _peeled(kind)[1] for one in getattr(mark, "metadata", [mark])]
     bounds = {
         name: _number(getattr(mark, name))
@@ -202,7 +202,7 @@ def _number(value: float) -> str:
 
 
 def _peeled(kind: Any) -> tuple[Any, list[Any]]:
-    """What `Annotated` and `X | None` enclose, and the metadata on the way."""
+    """Return what `Annotated` and `X | None` enclose, and the metadata on the way."""
     if typing.get_origin(kind) is typing.Annotated:
         plain, marks = _peeled(typing.get_args(kind)[0])
         return plain, [*kind.__metadata__, *marks]
@@ -217,14 +217,14 @@ def _plain(kind: Any) -> Any:
 
 
 def _walked(model: type[BaseModel], location: Place) -> tuple[Place, Any]:
-    """The keys in an error's location, without pydantic's own parts; and the type there."""
+    """Return the keys of an error's location, without pydantic's own parts, and the type there."""
     kind: Any = model
     place: list[int | str] = []
     for part in location:
         plain = _plain(kind)
         inner = typing.get_args(plain)
         if typing.get_origin(plain) in (typing.Union, types.UnionType):
-            kind = next((each for each in inner if Tag(str(part)) in _peeled(each)[1]), None)
+            kind = next((it for it in inner if Tag(str(part)) in _peeled(it)[1]), None)
         elif part == "[key]":  # the part before it is what is wrong
             place.pop()
             kind = inner[0] if inner else None

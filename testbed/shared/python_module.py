@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command of a module; it imports nothing from the current folder, such as a `yaml.py`."""
+    """Return the command of a module; it imports nothing from the current folder."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 

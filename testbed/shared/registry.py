@@ -25,13 +25,13 @@ _IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the valid one that is nearest, if any is near."""
+    """End a message about an unknown name: with the valid one that is nearest, if any is near."""
     near = difflib.get_close_matches(name, list(valid), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def one_of(name: str, valid: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the valid ones, and which of them is near."""
+    """End a message about an unknown name: with the valid ones, and which of them is near."""
     names = list(valid)
     return f"valid: {', '.join(names)}{did_you_mean(name, names)}"
 
@@ -67,7 +67,7 @@ class Registry(Generic[T]):
         return name in self._entries
 
     def entry(self, name: str) -> Callable[..., T]:
-        """The factory of a name, or of a reference to a user's own code."""
+        """Return the factory of a name, or of a reference to a user's own code."""
         made: Callable[..., T]
         if name not in self._entries:
             place = self.locate(name)
@@ -87,7 +87,7 @@ class Registry(Generic[T]):
         return made
 
     def locate(self, name: str, folders: Sequence[Path] = ()) -> str:
-        """A name as it is; a reference to a user's own code with an absolute path."""
+        """Return a name as it is; a reference to a user's own code with an absolute path."""
         if name in self._entries:
             return name
         if self.own and own_code.is_own(name) and own_code.split(name)[2] is None:
@@ -96,7 +96,7 @@ class Registry(Generic[T]):
         raise InputError(f"unknown {self.axis} {name!r}; valid: {valid}{did_you_mean(name, self)}")
 
     def relocated(self, value: Any, folders: Sequence[Path] = ()) -> Any:
-        """What a configuration gives, with absolute paths where it names a user's own code."""
+        """Return a configuration's value, with absolute paths of a user's own code."""
         if isinstance(value, Mapping):
             names = {key: value[key] for key in ("name", "policy") if key in value}
             return {**value, **{key: self.relocated(name, folders) for key, name in names.items()}}
@@ -110,7 +110,7 @@ class Registry(Generic[T]):
         return located if options is None else f"{located}:{options}"
 
     def text(self, value: Any) -> str:
-        """The one text of what a configuration gives: a text, or a mapping with the key `name`."""
+        """Return a configuration's value, a text or a mapping with the key `name`, as a text."""
         value = self.relocated(value)
         if isinstance(value, str):
             parts = [part.partition("=") for part in (self._divided(value)[1] or "").split(",")]
@@ -137,7 +137,7 @@ class Registry(Generic[T]):
         return text
 
     def parse(self, text: str) -> tuple[str, dict[str, Value]]:
-        """Splits a text into the name and the options, numbers converted."""
+        """Split a text into the name and the options, numbers converted."""
         name, rest = self._divided(text)
         options: dict[str, Value] = {}
         for part in [] if rest is None else rest.split(","):
@@ -149,13 +149,13 @@ class Registry(Generic[T]):
             options[key] = _value(key, value)
         return name, options
 
-    def create(self, text: str, **given: Any) -> T:
-        """Builds the entry that `text` names."""
+    def create(self, text: str, **arguments: Any) -> T:
+        """Build the entry that `text` names."""
         name, options = self.parse(text)
-        return self.build(name, options, **given)
+        return self.build(name, options, **arguments)
 
-    def build(self, name: str, options: Mapping[str, Any], **given: Any) -> T:
-        """Like `create`, for a name and options that are apart already."""
+    def build(self, name: str, options: Mapping[str, Any], **arguments: Any) -> T:
+        """Build an entry from a name and options that are apart already."""
         factory, what = self.entry(name), f"{self.axis} {name!r}"
         accepted = _parameters(factory)
         for key, option in options.items():
@@ -165,7 +165,7 @@ class Registry(Generic[T]):
             if expected := _expected(accepted[key], option):
                 hint = units.hint(key, option)
                 raise InputError(f"{what}: {key}: {shown(option)}: must be {expected}{hint}")
-        arguments = {key: value for key, value in given.items() if key in accepted} | {**options}
+        arguments = {key: arguments[key] for key in arguments if key in accepted} | {**options}
         missing = [
             key
             for key, parameter in accepted.items()
@@ -186,7 +186,7 @@ class Registry(Generic[T]):
             raise ValueError(f"{what}: {error}") from error
 
     def _divided(self, text: str) -> tuple[str, str | None]:
-        """Name and options; None where there are none."""
+        """Divide a text into name and options; None where there are none."""
         name, colon, rest = text.partition(":")
         name = name.strip()
         if name in self._entries or not own_code.is_own(text):
@@ -196,7 +196,7 @@ class Registry(Generic[T]):
 
 
 def _joined(name: str, options: Mapping[str, Any]) -> str:
-    """The text that `Registry.parse` divides into these."""
+    """Write the text that `Registry.parse` divides into these."""
     texts = {key: str(v).lower() if isinstance(v, bool) else v for key, v in options.items()}
     return f"{name}:{','.join(f'{key}={text}' for key, text in texts.items())}" if texts else name
 
@@ -215,7 +215,7 @@ def _value(key: str, text: str) -> Value:
 
 @functools.lru_cache(maxsize=256)  # each worker of a simulation asks for the same ones
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """A factory's parameters, with annotations as types as far as they can be told."""
+    """Return a factory's parameters, with annotations as types where they can be evaluated."""
     try:
         return inspect.signature(factory, eval_str=True).parameters
     except Exception:  # whatever the names in a user's annotations lead to
@@ -223,7 +223,7 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _expected(parameter: inspect.Parameter, value: Any) -> str:
-    """What an option should have been, by its type or else by its default; "" where it fits."""
+    """Say what an option should have been, by its type or else its default; "" if it fits."""
     kind = parameter.annotation
     if kind is parameter.empty:
         kind = type(parameter.default)

@@ -42,7 +42,7 @@ class InUseError(Exception):
 
 
 def is_name(text: object) -> bool:
-    """Whether a text is the name of one entry of a folder, and no path that leads elsewhere."""
+    """Tell whether a text is the name of one entry of a folder, and no path elsewhere."""
     return (
         isinstance(text, str)
         and text not in ("", ".", "..")
@@ -53,14 +53,14 @@ def is_name(text: object) -> bool:
 
 
 def require_name(name: object, where: str) -> str:
-    """A name that a file gives, before it becomes a part of a path."""
+    """Check a name of a file's content, before it becomes a part of a path."""
     if not is_name(name):
         raise InputError(f"{where}: {shown(name)}; valid: a name alone, which is no path")
     return str(name)
 
 
 def now() -> str:
-    """The time of day as ISO 8601 in UTC."""
+    """Return the time of day as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -82,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file's object."""
+    """Read a JSON file's object."""
     document = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(document, dict):
         raise ValueError(f"{path}: not a JSON object")
@@ -90,7 +90,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_or_empty(path: Path) -> dict[str, Any]:
-    """A JSON file's object; empty where there is none that can be read."""
+    """Read a JSON file's object; empty where there is none that can be read."""
     try:
         return read_json(path)
     except (OSError, ValueError):
@@ -112,7 +112,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def in_use(directory: Path) -> bool:
-    """Whether a process holds the lock of this run."""
+    """Tell whether a process holds the lock of this run."""
     try:
         with _locked(directory):
             return False
@@ -123,7 +123,7 @@ def in_use(directory: Path) -> bool:
 
 
 def is_abandoned(directory: Path) -> bool:
-    """Whether a run's command has ended without a verdict, as one does that is killed."""
+    """Tell whether a run's command has ended without a verdict, as one does that is killed."""
     return (
         directory.name.endswith(".partial")
         and (directory / "config.json").is_file()
@@ -133,14 +133,14 @@ def is_abandoned(directory: Path) -> bool:
 
 
 def status(directory: Path) -> dict[str, Any]:
-    """A run's `status.json`; of an abandoned one what is written there once it is set aside."""
+    """Read a run's `status.json`; of an abandoned run what will be written there."""
     if is_abandoned(directory):
         return {"verdict": "interrupted", "reason": _NO_VERDICT, "gates": []}
     return read_json(directory / "status.json")
 
 
 def key_of(name: str) -> str:
-    """The key of a run, from the name of one of its directories."""
+    """Return the key of a run, from the name of one of its directories."""
     return re.sub(r"\.(partial|attempt\d+)$", "", name)
 
 
@@ -152,11 +152,10 @@ class RunDirectory:
 
     @property
     def partial(self) -> Path:
-        """Where it lies while it is going on."""
         return self.path.with_name(self.path.name + ".partial")
 
     def verdict(self) -> Verdict | None:
-        """The verdict of the finished run; None when there is none."""
+        """Read the verdict of the finished run; None when there is none."""
         verdict = read_or_empty(self.path / "status.json").get("verdict")
         return verdict if verdict in VERDICTS else None
 
@@ -187,7 +186,7 @@ class RunDirectory:
         directory.rename(self.path)
 
     def finish_left_over(self) -> bool:
-        """Finish a run whose command was killed after the verdict; says whether there was one."""
+        """Finish a run whose command was killed after the verdict; tell whether there was one."""
         try:
             with _locked(self.partial):
                 finished = RunDirectory(self.partial).verdict() not in (None, "interrupted")
@@ -214,12 +213,12 @@ class RunDirectory:
 
 
 def disk_is_full(directory: Path) -> bool:
-    """Whether less room is left than a run holds for its verdict."""
+    """Tell whether less room is left than a run holds for its verdict."""
     return shutil.disk_usage(directory).free < BALLAST_BYTES
 
 
 def is_of_script(config: Mapping[str, Any]) -> bool:
-    """Whether a lab in Python made the run of this configuration: no command can repeat it."""
+    """Tell whether a lab in Python made the run: no command can repeat it."""
     return "adjustable" in config
 
 

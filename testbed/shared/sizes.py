@@ -1,4 +1,4 @@
-"""How many bytes the files below a folder have, and such a number in words."""
+"""Sums up the sizes of files, and writes sizes in words."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def bytes_below(folder: Path) -> int:
-    """The bytes of all files below a folder; files that go meanwhile count as nothing."""
+    """Sum up the bytes of all files below a folder."""
     total = 0
     for path in folder.rglob("*"):
-        with suppress(OSError):
+        with suppress(OSError):  # it has gone meanwhile
             status = path.lstat()
             if not stat.S_ISDIR(status.st_mode):
                 total += status.st_size
@@ -19,7 +19,7 @@ def bytes_below(folder: Path) -> int:
 
 
 def in_words(bytes_: float) -> str:
-    """A size with few digits, as an estimate deserves."""
+    """Write a size with few digits, as an estimate deserves."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6)):
         if bytes_ >= scale:
             return f"{bytes_ / scale:.{0 if bytes_ >= 10 * scale else 1}f} {unit}"
@@ -27,7 +27,7 @@ def in_words(bytes_: float) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Up to four digits and a decimal prefix: 100 Mbit/s, 150 kB."""
+    """Write up to four digits and a decimal prefix: 100 Mbit/s, 150 kB."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.4g} {prefix}{unit}"

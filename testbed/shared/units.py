@@ -52,7 +52,7 @@ UNITS = (
 
 
 def of(key: str) -> Unit | None:
-    """The unit of a key or key path, by its ending before any `_per_`; None: it has none."""
+    """Return the unit of a key or key path, by its ending before any `_per_`; None: it has none."""
     last = key.rpartition(".")[2].partition("_per_")[0]
     return next((unit for unit in UNITS if last.endswith(unit.ending)), None)
 
@@ -71,7 +71,7 @@ def hint(key: str, given: object) -> str:
 
 
 def _refusal(unit: Unit, given: str) -> str:
-    """Why a text with a unit that people often write is none here, and what to write instead."""
+    """Say why a text with a common unit is none here, and what to write instead."""
     parts = _FORM.fullmatch(given.strip())
     if parts is None:
         return ""
@@ -88,7 +88,7 @@ def _refusal(unit: Unit, given: str) -> str:
 
 
 def number(key: str, text: str) -> int | float | None:
-    """The plain number that a text with a unit stands for; None where it is none for this key."""
+    """Return the plain number of a text with a unit; None where it is none for this key."""
     unit, parts = of(key), _FORM.fullmatch(text.strip())
     if unit is None or parts is None or parts["unit"] not in unit.factors:
         return None
@@ -99,17 +99,17 @@ def number(key: str, text: str) -> int | float | None:
 
 
 def converted(value: Any, key: str = "") -> Any:
-    """The same data, with texts converted where the key, or one above it, has a unit."""
+    """Return the same data, with texts converted where the key, or one above, has a unit."""
     if isinstance(value, Mapping):
-        return {each: converted(inner, each if of(each) else key) for each, inner in value.items()}
+        return {name: converted(inner, name if of(name) else key) for name, inner in value.items()}
     if isinstance(value, list):
-        return [converted(each, key) for each in value]
+        return [converted(entry, key) for entry in value]
     if isinstance(value, str) and (plain := number(key, value)) is not None:
         return plain
     return value
 
 
 def pattern(unit: Unit) -> str:
-    """The regular expression of a number with a unit, for editors."""
+    """Return the regular expression of a number with a unit, for editors."""
     names = "|".join(sorted(unit.factors, key=len, reverse=True))
     return rf"^\+?([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{{1,2}})? ?({names})$"

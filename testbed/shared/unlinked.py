@@ -1,8 +1,4 @@
-"""Opens files in folders of others: a symbolic link in a file's place is refused, not followed.
-
-Under `sudo` a run's folder belongs to the caller, and what writes there may be root: a link that
-the caller, or a program that runs as the caller, has planted would lead root to any file.
-"""
+"""Opens files in folders of others, where a planted symbolic link would lead root to any file."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import IO, Any
 
 
 def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
-    """As `open`, for a file whose name is no symbolic link; links on the way to it are followed."""
+    """Open a file whose name is no symbolic link; links on the way to it are followed."""
     return open(
         path,
         mode,

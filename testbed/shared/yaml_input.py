@@ -65,13 +65,13 @@ _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fas
 
 
 class _Nodes(_Parser):
-    """Says nothing of a plain value but that it is one."""
+    """A parser that resolves no plain values."""
 
     yaml_implicit_resolvers: ClassVar = {None: [(_PLAIN, re.compile(".*", re.DOTALL))]}
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, values with a unit as plain numbers."""
+    """Read the mapping in a YAML file, values with a unit as plain numbers."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"larger than {_MOST_BYTES} bytes")
@@ -106,7 +106,7 @@ def override(document: dict[str, Any], text: str) -> str:
 
 
 def value_of(key: str, text: str) -> Any:
-    """The value that a text on the command line gives a key."""
+    """Read the value that a text on the command line gives a key."""
     try:
         return units.converted(parse(text, key), key)
     except InputError as error:
@@ -125,12 +125,12 @@ def replace(document: dict[str, Any], key: str, value: Any) -> None:
 
 
 def within(key: str, other: str) -> bool:
-    """Whether a key path is the other one or leads to a part of it."""
+    """Tell whether a key path is the other one or leads to a part of it."""
     return f"{key}.".startswith(f"{other}.")
 
 
 def overlap(key: str, other: str) -> bool:
-    """Whether one of two key paths is the other one or leads to a part of it."""
+    """Tell whether one of two key paths is the other one or leads to a part of it."""
     return within(key, other) or within(other, key)
 
 
@@ -141,14 +141,14 @@ def _divided(document: dict[str, Any], key: str) -> list[str]:
     if "" in others:
         raise InputError(f"{key}: a key is missing beside a dot; valid: such as topology.workers")
     if first == "factors" and len(others) > 1:
-        known = document.get(first)
-        if not isinstance(known, dict) or others[0] not in known:
+        factors = document.get(first)
+        if not isinstance(factors, dict) or others[0] not in factors:
             return [first, ".".join(others)]
     return [first, *others]
 
 
 def _index(place: Any, part: str, key: str, above: list[str]) -> str | int:
-    """The index of a part of a key path in what the parts above it lead to."""
+    """Return the index of a part of a key path in what the parts above it lead to."""
     where = ".".join(above)
     if isinstance(place, dict):
         return part
@@ -163,7 +163,7 @@ def _index(place: Any, part: str, key: str, above: list[str]) -> str | int:
 
 
 def parse(text: str, key: str = "") -> Any:
-    """The one document in a text, which is the value of a key, if any."""
+    """Read the one document in a text, which may be the value of a key."""
     try:
         _check_depth(text)
         node = _Nodes(text).get_single_node()
