@@ -30,7 +30,7 @@ def main() -> None:
     load, jump_if_equal, give = 0x20, 0x15, 0x06
     number = _SETGROUPS[platform.machine()]
     program = (load, 0, 0, 0), (jump_if_equal, 0, 1, number), (give, 0, 0, _SUCCEED)
-    code = b"".join(struct.pack("=HBBI", *each) for each in (*program, (give, 0, 0, _ALLOW)))
+    code = b"".join(struct.pack("=HBBI", *line) for line in (*program, (give, 0, 0, _ALLOW)))
     memory = ctypes.create_string_buffer(code, len(code))
     prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     filtered = _Program(len(code) // 8, ctypes.addressof(memory))

@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 def clump_frames(*, rate_bps: float, link_rate_bps: float, frame_bytes: int) -> int:
-    """How many frames come at once, so that clumps are rare enough for the kernel's timers."""
+    """Return how many frames come at once: clumps are rare enough for the kernel's timers."""
     # From clump to clump the queue must not free a whole number of places. Otherwise clumps would
     # keep in phase with departures and get every place (phase effects: Floyd and Jacobson, 1992).
     factor = rate_bps / link_rate_bps

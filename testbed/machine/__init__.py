@@ -1,4 +1,4 @@
-"""What this machine can do (`capabilities`), what it holds at the moment (`steadiness`), and
+"""Probes what this machine can do (`capabilities`) and holds now (`steadiness`), and
 removing what labs left (`clean`).
 
 May import run, verdict, controllers, lab, transport, topologies and shared. To add a probe: a

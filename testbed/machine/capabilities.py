@@ -41,7 +41,7 @@ REQUIRED = ("sandbox", "tun-device", "hosts", "shaping", "packet-filter", "switc
 QUICK = (*REQUIRED, "ryu", "tcp-cubic")
 with Path(__file__).with_suffix(".csv").open(encoding="utf-8") as _file:
     # What each capability enables, and how to get it.
-    _ABOUT: dict[str, dict[str, Any]] = {each.pop("name"): each for each in csv.DictReader(_file)}
+    _ABOUT: dict[str, dict[str, Any]] = {row.pop("name"): row for row in csv.DictReader(_file)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +54,12 @@ class Capability:
     how: str
 
 
-def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
-    """Try the wanted capabilities, or all; the machine is as before afterwards."""
+def probe(names: Sequence[str] = ()) -> dict[str, Capability]:
+    """Try some capabilities, or all; the machine is as before afterwards."""
     probed: dict[str, Any] = {}
     refused = ""
     try:
-        probed = sandbox.result_of(__name__, {"wanted": list(wanted)})
+        probed = sandbox.result_of(__name__, {"names": list(names)})
     except FileNotFoundError as absent:
         refused = f"{absent.filename}: not installed"
     except (SandboxError, InputError) as error:
@@ -67,11 +67,11 @@ def probe(wanted: Sequence[str] = ()) -> dict[str, Capability]:
         refused = f"{'cannot make namespaces' if makes_none else 'the probe failed'}: {error}"
     reason = refused or ("as root" if privileges.may_be_root() else "in a user namespace")
     probed = {"sandbox": {"available": not refused, "reason": reason}, **probed}
-    return {name: Capability(**found, **_ABOUT[name]) for name, found in probed.items()}
+    return {name: Capability(**result, **_ABOUT[name]) for name, result in probed.items()}
 
 
 def missing(probed: Mapping[str, Capability], names: Sequence[str] = REQUIRED) -> list[str]:
-    """One line for each of the wanted capabilities that is not available."""
+    """Return one line for each of the capabilities that is not available."""
     absent = [name for name in names if name in probed and not probed[name].available]
     return [f"{name}: {probed[name].reason} ({probed[name].how})" for name in absent]
 
@@ -90,11 +90,13 @@ def show(probed: Mapping[str, Capability], console: Console) -> None:
         table.add_column(heading, no_wrap=True)
     for heading, ratio in (("what it enables", 2), ("version, or how to get it", 3)):
         table.add_column(heading, ratio=ratio)
-    for name, each in probed.items():
+    for name, it in probed.items():
         colour = "red" if name in QUICK else "yellow"
-        how = f"{each.reason}: {each.how}" if each.reason else each.how
-        here = ("[green]yes[/]", each.enables, f"[dim]{each.reason}[/]")
-        table.add_row(name, *(here if each.available else (f"[{colour}]no[/]", each.enables, how)))
+        how = f"{it.reason}: {it.how}" if it.reason else it.how
+        here, detail = ("[green]yes[/]", f"[dim]{it.reason}[/]")
+        if not it.available:
+            here, detail = f"[{colour}]no[/]", how
+        table.add_row(name, here, it.enables, detail)
     console.print(table)
     if not (absent := missing(probed, QUICK)):
         console.print("\n./lab run quick can work here.", style="bold green")
@@ -115,14 +117,14 @@ def _attempt(trial: Callable[[], str | None]) -> dict[str, Any]:
 
 
 def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
-    """Try the wanted capabilities."""
+    """Try the capabilities that the request names, or all."""
     private = sandbox.prepare()
     run(["ip", "link", "add", "probe0", "type", "veth", "peer", "name", "probe1"])
     for name in ("probe0", "probe1"):
         run(["ip", "link", "set", name, "up"])
     switch = OpenVSwitch(private, private)
     trials: dict[str, Callable[[], str | None]] = {
-        "tun-device": _tun_device,
+        "tun-device": lambda: os.close(os.open("/dev/net/tun", os.O_RDWR)),
         "hosts": _host,
         "shaping": _shaping,
         "packet-filter": _packet_filter,
@@ -140,13 +142,9 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
         **{f"tcp-{name}": partial(_congestion_control, name) for name in TCP_CONGESTION_CONTROLS},
     }
     probed: dict[str, Any] = {}
-    for name in request["wanted"] or trials:
+    for name in request["names"] or trials:
         probed[name] = _attempt(trials[name])
     return probed
-
-
-def _tun_device() -> None:
-    os.close(os.open("/dev/net/tun", os.O_RDWR))
 
 
 def _host() -> str:

@@ -1,4 +1,4 @@
-"""What this machine holds at the moment: a probe of five seconds, and four for each rate more.
+"""Probes what this machine holds now: for five seconds, and four for each rate more.
 
 Tests take their rates from it, and `./lab run` chooses an experiment's profile by it.
 """
@@ -22,6 +22,7 @@ from testbed.lab.sandbox import SandboxError
 from testbed.run.session import LabSession
 from testbed.shared.messages import Messages
 from testbed.shared.yaml_input import InputError
+from testbed.transport.net.udp_socket import SO_RCVBUFFORCE
 from testbed.verdict.gates import DEFAULTS
 
 RATES_BPS = (100_000_000, 50_000_000, 20_000_000)
@@ -52,7 +53,7 @@ class Moment:
     stolen: float
 
     def sentence(self) -> str:
-        """It in words."""
+        """Write it for people."""
         hypervisor = f" and the hypervisor {self.stolen:.0%}" if self.stolen >= 0.005 else ""
         busy = self.others > _MOST_OTHERS
         advice = "; runs may be invalid; close other programs" if busy else ""
@@ -64,18 +65,18 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the probe found: the rates that it tried, each with the share of it that arrived."""
+    """The findings of a probe: the rates that it tried, each with the share that arrived."""
 
     moment: Moment
     trials: Sequence[tuple[int, float]]
 
     @property
     def rate_bps(self) -> int | None:
-        """The highest of the tried rates that arrives at four hosts; None: none of them does."""
+        """Return the highest of the tried rates that arrives at four hosts; None: none does."""
         return next((rate for rate, share in self.trials if share >= SHARE_ARRIVED), None)
 
     def sentence(self) -> str:
-        """What it found, for people."""
+        """Write the findings for people."""
         rates = f"4 hosts hold {self.rate_bps / 1e6:g} Mbit/s" if self.rate_bps else "no rate held"
         if self.rate_bps != self.trials[0][0]:
             shares = (f"{share:.0%} of {rate / 1e6:g}" for rate, share in self.trials)
@@ -102,7 +103,7 @@ def watch(duration_s: float = _WATCHED_S) -> Moment:
 
 
 def probe(rates_bps: Sequence[int] = RATES_BPS) -> Findings:
-    """Look at timers and processors, then find the first of these rates that a lab holds."""
+    """Watch timers and processors, then find the first of these rates that a lab holds."""
     moment = watch()
     trials = []
     for rate_bps in rates_bps:
@@ -113,7 +114,7 @@ def probe(rates_bps: Sequence[int] = RATES_BPS) -> Findings:
 
 
 def share_arrived(rate_bps: int) -> float:
-    """The share of a link rate that arrives in the worse direction, in a lab of its own."""
+    """Return the share of a link rate that arrives in the worse direction, in an own lab."""
     try:
         return float(sandbox.result_of(__name__, {"rate_bps": rate_bps})["share"])
     except SandboxError as error:
@@ -132,14 +133,8 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
     topology = topologies.parse(
         {"name": "star", "workers": _WORKERS, "rate_bps": rate_bps, "queue_bytes": queue_bytes}
     )
-    lab = LabSession(
-        {
-            "topology": topology.model_dump(mode="json"),
-            "impairments": [],
-            "datapath": "auto",
-            "seed": 1,
-        }
-    )
+    document = topology.model_dump(mode="json")
+    lab = LabSession({"topology": document, "impairments": [], "datapath": "auto", "seed": 1})
     lab.begin()
     lab.build()
     lab.warm_up()
@@ -175,16 +170,16 @@ def _fork(host: HostInfo, work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _frames_read(host: HostInfo) -> int:
-    """How many datagrams programs of a host have read; each was a frame."""
+    """Count the datagrams that programs of a host have read; each was a frame."""
     return link_counters.read(host.pid).protocols["Udp.InDatagrams"]
 
 
 def _receive(address: str) -> None:
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.bind((address, _PORT))
-    for option in (socket.SO_RCVBUF, 33):  # 33 is SO_RCVBUFFORCE, for root only
-        with contextlib.suppress(PermissionError):
-            sink.setsockopt(socket.SOL_SOCKET, option, 8 << 20)
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+    with contextlib.suppress(PermissionError):
+        sink.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
     sink.setblocking(False)
     memory = bytearray(2048)
     while True:

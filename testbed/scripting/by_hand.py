@@ -1,4 +1,4 @@
-"""What is done to a lab by hand, at the prompt or in Python: changes of links, and impairments."""
+"""Changes links and begins impairments by hand, at the prompt or in Python."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class LabError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """What was sampled so far, as polars data frames; docs/reference/samples.md has the columns."""
+    """The samples so far, as polars data frames; docs/reference/samples.md has the columns."""
 
     queues: pl.DataFrame
     flows: pl.DataFrame
@@ -58,7 +58,7 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict:
-    """Whether what was measured in the lab can be believed.
+    """The verdict on a lab: whether its measurements can be believed.
 
     Attributes:
         status: `ok`, or `invalid`: the emulator may have been the limit.

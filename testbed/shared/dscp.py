@@ -1,4 +1,4 @@
-"""What datagrams of two classes carry in their IP header (DSCP), and a lab's queues look for.
+"""DSCP values of two classes of datagrams, which a lab's queues tell apart.
 
 Two drop precedences of one class of assured forwarding (RFC 2597): a switch that knows them drops
 the second first. MLT's own values are not known to us.

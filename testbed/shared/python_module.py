@@ -1,4 +1,4 @@
-"""How the lab starts a process that is one of its own modules, and what such a process imports."""
+"""Starts one of the lab's own modules as a process, and speeds up its imports."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _SECONDS |= dict.fromkeys(("\u00b5s", "\u03bcs"), "1e-6")
 
 @dataclass(frozen=True)
 class Unit:
-    """What keys with one ending accept."""
+    """The units that keys with one ending accept."""
 
     ending: str
     words: str  # the unit of a plain number
@@ -57,22 +57,22 @@ def of(key: str) -> Unit | None:
     return next((unit for unit in UNITS if last.endswith(unit.ending)), None)
 
 
-def hint(key: str, given: object) -> str:
-    """The end of a message about a wrong value of a key; empty where there is nothing to add."""
+def hint(key: str, value: object) -> str:
+    """End a message about a wrong value of a key with its unit; nothing where it has none."""
     unit = of(key)
-    if isinstance(given, str) and (share := _PERCENT.fullmatch(given.strip())):
+    if isinstance(value, str) and (share := _PERCENT.fullmatch(value.strip())):
         return f"; no per cent: write {(Decimal(share[1]) / 100).normalize():f}"
     if unit is None:
         return ""
-    if isinstance(given, str) and (reason := _refusal(unit, given)):
+    if isinstance(value, str) and (reason := _refusal(unit, value)):
         return f", in {unit.words}; {reason}"
-    with_unit = f", or with a unit such as {unit.examples}" if isinstance(given, str) else ""
+    with_unit = f", or with a unit such as {unit.examples}" if isinstance(value, str) else ""
     return f", in {unit.words}{with_unit}"
 
 
-def _refusal(unit: Unit, given: str) -> str:
+def _refusal(unit: Unit, text: str) -> str:
     """Say why a text with a common unit is none here, and what to write instead."""
-    parts = _FORM.fullmatch(given.strip())
+    parts = _FORM.fullmatch(text.strip())
     if parts is None:
         return ""
     digits, name = parts["number"] + (parts["exponent"] or ""), parts["unit"]

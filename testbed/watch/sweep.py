@@ -1,4 +1,4 @@
-"""What became of a sweep so far: its plan beside the runs' folders."""
+"""Compares a sweep's plan with the runs' folders."""
 
 from __future__ import annotations
 

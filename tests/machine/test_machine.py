@@ -74,7 +74,7 @@ def test_a_run_tries_what_it_needs_alone_and_says_what_is_missing(monkeypatch: p
     tried: list[str] = []
 
     def result_of(_module: str, request: dict[str, Any]) -> dict[str, Any]:
-        tried.extend(request["wanted"])
+        tried.extend(request["names"])
         return {name: {"available": name != "shaping", "reason": "no HTB"} for name in tried}
 
     monkeypatch.setattr(capabilities.sandbox, "result_of", result_of)

@@ -1,4 +1,4 @@
-"""What /proc says of processes (proc_pid_stat(5)) and of all processors together (proc_stat(5))."""
+"""Reads /proc of processes (proc_pid_stat(5)) and of all processors together (proc_stat(5))."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ _HTB = struct.Struct("=8xI8xII")
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeInForce:
-    """How the kernel lets packets leave an interface."""
+    """The shape of an interface that the kernel reports."""
 
     rate_bps: int
     ceiling_bps: int
