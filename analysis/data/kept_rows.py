@@ -63,7 +63,6 @@ GATE_COLUMNS: dict[str, Column] = {
 _AS_THEY_ARE = ("experiment", "description", "commands", "arms", "levels")
 _OF_A_RUN = ("key", "arm", "seed", "factors")
 _OF_AN_ATTEMPT = ("arm", "seed", "verdict", "began_at", "wall_s")
-_OUT = re.compile(r" --out[ =]\S+")  # where results lay while they were made
 _MOST_BYTES = 2_000_000  # of an experiment's rounds; beyond it none are kept
 
 
@@ -82,12 +81,15 @@ def write(folder: Path, evidence: Results) -> None:
     """Keep an experiment's evidence in a folder, without quantiles that nobody can recompute."""
     rows, has_rounds = evidence.per_run(), _write_rounds(folder, evidence.frame("latencies"))
     first = evidence.ok_runs[0].manifest
+    # Where results lay while they were made is of no interest.
+    commands = [re.sub(r" --out[ =]\S+", "", command) for command in evidence.commands]
+    place = rf" \S*/({re.escape(evidence.experiment)})/?(?= |$)"
     shared = common([_without_place(run.config) for run in evidence.runs if run.config])
     document = {
         "schema": SCHEMA,
         "experiment": evidence.experiment,
         "description": evidence.description,
-        "commands": [_anywhere(command, evidence.experiment) for command in evidence.commands],
+        "commands": [re.sub(place, r" \1", command) for command in commands],
         "arms": evidence.arms,
         "published": evidence.published_ids,
         "levels": evidence.levels,
@@ -131,8 +133,8 @@ def common(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             continue
         if all(isinstance(other, dict) for other in (value, *values)):
             shared[name] = common([value, *values])
-        elif all(_same(other, value) for other in values):
-            shared[name] = value
+        elif len({json.dumps(other, sort_keys=True) for other in (value, *values)}) == 1:
+            shared[name] = value  # equal as JSON, where 1, 1.0 and true are three
     return shared
 
 
@@ -158,19 +160,8 @@ def joined(shared: Mapping[str, Any], own_part: Mapping[str, Any]) -> dict[str, 
     return both
 
 
-def _same(left: Any, right: Any) -> bool:
-    """Equal as JSON, where 1, 1.0 and true are three."""
-    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
-
-
 def _write_csv(path: Path, rows: pl.DataFrame) -> None:
     rows.with_columns(pl.col(pl.String).replace("", None)).write_csv(path)
-
-
-def _anywhere(command: str, experiment: str) -> str:
-    """A command without the folders of its results."""
-    folder = rf" \S*/{re.escape(experiment)}/?(?= |$)"
-    return re.sub(folder, f" {experiment}", _OUT.sub("", command))
 
 
 def _without_place(config: dict[str, Any]) -> dict[str, Any]:

@@ -48,14 +48,19 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         logs.read(runs, log) for log in ("transfers", "training", "impairments", "effects")
     )
     evaluations, lost = _evaluations(training), deviations(effects)
+    targets = {
+        run.key: float(target)
+        for run in runs
+        if isinstance(target := section(run.config, "training").get("target"), int | float)
+    }
     by_log = {
         "rounds": rounds,
         "receivers": transfers.filter(
             pl.col("role") == "receiver", pl.col("chunks_received").is_not_null()
         ),
         "senders": transfers.filter(role="sender"),
-        "evaluations": evaluations.join(
-            _targets(runs), on="run_key", how="left", maintain_order="left"
+        "evaluations": evaluations.with_columns(
+            target=pl.col("run_key").replace_strict(targets, default=None, return_dtype=pl.Float64)
         ),
         "effects": lost.sort("run_key", "round"),
         "paced_iterations": training.filter(
@@ -161,15 +166,6 @@ def _evaluations(training: pl.DataFrame) -> pl.DataFrame:
         .group_by("run_key", "round")
         .agg(pl.when(means.null_count() == 0).then(means.mean()).name.keep())
         .sort("run_key", "round")
-    )
-
-
-def _targets(runs: Sequence[Run]) -> pl.DataFrame:
-    targets = [(run.key, section(run.config, "training").get("target")) for run in runs]
-    return pl.DataFrame(
-        [(key, float(target)) for key, target in targets if isinstance(target, int | float)],
-        schema={"run_key": pl.String, "target": pl.Float64},
-        orient="row",
     )
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
 
 from analysis import formatting
 from analysis.data.measure import task_metric
@@ -23,21 +21,21 @@ def over_rounds(
     rounds: pl.DataFrame, styles: dict[str, ArmStyle], kinds: dict[str, str]
 ) -> Figure | None:
     """A line per arm over the rounds; rounds that an impairment hit are shaded by its kind."""
-    known = rounds.filter(pl.col("latency_s").is_not_null())
-    if known.is_empty():
+    rounds = rounds.filter(pl.col("latency_s").is_not_null())
+    if rounds.is_empty():
         return None
-    unit = formatting.unit_for("s", known["latency_s"])
-    of_arms = dict(style.by_arm(known, styles))
+    unit = formatting.unit_for("s", rounds["latency_s"])
+    of_arms = dict(style.by_arm(rounds, styles))
     apart = style.too_many_for_bands(styles)
     shown = {arm: [arm] for arm in of_arms} if apart else {"": list(of_arms)}
     figure, panels = style.new_panels(len(shown), share_y=True)
     for axes, (title, arms) in zip(panels, shown.items(), strict=True):
         axes.set_title(style.in_lines(title, style.TITLE_WIDTH), loc="left", fontsize=9)
-        shaded = style.shade_impairments(axes, known, kinds)
+        shaded = style.shade_impairments(axes, rounds, kinds)
         some = {arm: styles[arm] for arm in arms}
-        lines = known.filter(pl.col("arm").is_in(arms))
+        lines = rounds.filter(pl.col("arm").is_in(arms))
         style.draw_lines_by_round(axes, lines, "latency_s", some, factor=unit.factor)
-        style.scale_axis(axes.yaxis, known["latency_s"])
+        style.scale_axis(axes.yaxis, rounds["latency_s"])
         if apart and axes.get_yscale() == "log":  # a low panel has room for few
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
     label = f"Round latency ({unit.symbol})"
@@ -47,53 +45,45 @@ def over_rounds(
         panels[0].set_ylabel(label)
     panels[-1].set_xlabel("Round")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    numbers = known["round"].to_numpy()
+    numbers = rounds["round"].to_numpy()
     panels[-1].set_xlim(numbers.min() - 0.5, numbers.max() + 0.5)
-    named = set() if apart else set(known["arm"])
+    named = set() if apart else set(rounds["arm"])
     style.add_legend(figure, styles, named, shaded)
     return figure
 
 
 def distribution(rounds: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
     """The empirical distribution of each arm's round latencies, calm and burst rounds apart."""
-    known = rounds.filter(pl.col("latency_s").is_not_null())
-    if known.is_empty():
+    rounds = rounds.filter(pl.col("latency_s").is_not_null())
+    if rounds.is_empty():
         return None
-    unit = formatting.unit_for("s", known["latency_s"])
+    unit = formatting.unit_for("s", rounds["latency_s"])
     panels = [
         (title, rows)
         for title, rows in (
-            ("calm rounds", known.filter(~_HIT)),
-            ("rounds hit by an impairment", known.filter(_HIT)),
+            ("calm rounds", rounds.filter(~_HIT)),
+            ("rounds hit by an impairment", rounds.filter(_HIT)),
         )
         if not rows.is_empty()
     ]
     figure, axes_of = style.new_panels(len(panels))
     for axes, (title, rows) in zip(axes_of, panels, strict=True):
         for arm, of_arm in style.by_arm(rows, styles):
-            _step(axes, of_arm["latency_s"].to_numpy() * unit.factor, styles[arm])
+            axes.ecdf(
+                of_arm["latency_s"].to_numpy() * unit.factor,
+                color=styles[arm].colour.light,
+                linestyle=styles[arm].line,
+            )
         if len(panels) > 1:
             axes.set_title(title, loc="left", fontsize=10)
-        axes.set_ylim(0, 102)
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
         axes.set_ylabel("Rounds (%)")
     # The scale is chosen by the seconds' ratio: a unit does not change it.
-    style.scale_axis(axes_of[-1].xaxis, known["latency_s"] * unit.factor)
+    style.scale_axis(axes_of[-1].xaxis, rounds["latency_s"] * unit.factor)
     axes_of[-1].set_xlabel(f"Round latency ({unit.symbol})")
-    style.add_legend(figure, styles, set(known["arm"]), [], markers=False)
+    style.add_legend(figure, styles, set(rounds["arm"]), [], markers=False)
     return figure
-
-
-def _step(axes: Axes, values: np.ndarray, arm_style: ArmStyle) -> None:
-    """The empirical distribution of some values as a line of steps, in percent."""
-    ordered = np.sort(values)
-    share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
-    axes.step(
-        np.concatenate([ordered[:1], ordered]),
-        np.concatenate([[0.0], share]),
-        where="post",
-        color=arm_style.colour.light,
-        linestyle=arm_style.line,
-    )
 
 
 def quality(
@@ -143,15 +133,15 @@ def share(
     hit: tuple[pl.DataFrame, dict[str, str]] | None = None,
 ) -> Figure | None:
     """A share in percent over its rounds: mean and range of the seeds; `hit` shades rounds."""
-    known = measured.filter(pl.col(name).is_not_null())
-    if known.is_empty() or known[name].max() == 0:
+    rows = measured.filter(pl.col(name).is_not_null())
+    if rows.is_empty() or rows[name].max() == 0:
         return None
     figure, axes = style.new_axes(label)
     shaded = style.shade_impairments(axes, *hit) if hit else []
-    style.draw_lines_by_round(axes, known, name, styles, factor=100.0)
+    style.draw_lines_by_round(axes, rows, name, styles, factor=100.0)
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
     if hit:
-        axes.set_xlim(-0.5, float(known["round"].max()) + 0.5)  # type: ignore[arg-type]
-    style.add_legend(figure, styles, set(known["arm"]), shaded)
+        axes.set_xlim(-0.5, float(rows["round"].max()) + 0.5)  # type: ignore[arg-type]
+    style.add_legend(figure, styles, set(rows["arm"]), shaded)
     return figure

@@ -34,7 +34,11 @@ _CHOSEN = {"schedule", "always-critical", "never-critical"}  # these detect noth
 
 def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
     """The sentences above the report; empty where nothing calls for caution."""
-    runs = results.ok_runs
+    runs, left_out = results.ok_runs, []
+    if unplanned := results.left_out:
+        count = f"{len(unplanned)} ok run{'s' * (len(unplanned) > 1)} on disk"
+        reason = f"{unplanned[0].key}: {unplanned[0].note}"
+        left_out = [f"in no table: {count} ({reason}); see the section on runs"]
     return [
         *_of_verdicts(results),
         *_waived(runs),
@@ -43,7 +47,7 @@ def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
         *_pace(runs, summary),
         *_of_ends(results, summary),
         *_phases(results, summary),
-        *_left_out(results),
+        *left_out,
         *(
             f"published: {name!r} is unknown; valid: the ids in analysis/data/published.yaml"
             for name in published.unknown(results.published_ids)
@@ -183,14 +187,6 @@ def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
                 f"phases differ between {kind}: critical rounds by up to {points} points "
                 f"({place}), in {len(wide)} of {len(spreads)}; see docs/how-to/phase-detector.md"
             )
-
-
-def _left_out(results: Evidence) -> list[str]:
-    runs = results.left_out
-    if not runs:
-        return []
-    count = f"{len(runs)} ok run{'s' * (len(runs) > 1)} on disk"
-    return [f"in no table: {count} ({runs[0].key}: {runs[0].note}); see the section on runs"]
 
 
 _MOST_LISTED = 6

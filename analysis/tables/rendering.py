@@ -203,24 +203,26 @@ def _markdown(text: str) -> str:
     return text.translate(_MARKDOWN)
 
 
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": "\\textbackslash{}",
-    "~": "\\textasciitilde{}",
-    "^": "\\textasciicircum{}",
-    "<": "\\textless{}",
-    ">": "\\textgreater{}",
-    "|": "\\textbar{}",
-    "\n": " ",
-    "\u2013": "--",
-    "\u2014": "---",
-    "\u202f": "\\,",
-    "\u00a0": "~",
-}
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {
+        "\\": "\\textbackslash{}",
+        "~": "\\textasciitilde{}",
+        "^": "\\textasciicircum{}",
+        "<": "\\textless{}",
+        ">": "\\textgreater{}",
+        "|": "\\textbar{}",
+        "\n": " ",
+        "\u2013": "--",
+        "\u2014": "---",
+        "\u202f": "\\,",
+        "\u00a0": "~",
+    }
+)
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    return text.translate(_LATEX)
 
 
 def measured(
