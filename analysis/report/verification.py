@@ -45,10 +45,10 @@ def verify(
     say: Callable[[str], None] = lambda line: None,
 ) -> Verification:
     """Recompute everything that is kept below `root`, the project's folder."""
-    found = Verification()
+    verified = Verification()
     commits = on_main(root)
     if commits is None:
-        found.remarks.append("commits were not looked for: no whole git history of main is here")
+        verified.remarks.append("commits were not looked for: no whole git history of main is here")
     for folder in results(root):
         evidence = kept_rows.read(folder)
         _check_gates(folder / kept_rows.GATES, evidence)
@@ -60,18 +60,24 @@ def verify(
                 f"{folder / kept_rows.MANIFEST}: {commit}; valid: a commit on main, with nothing "
                 "changed"
             )
-        found.remarks.extend(f"{folder.name}: {remark}" for remark in remarks)
+        verified.remarks.extend(f"{folder.name}: {remark}" for remark in remarks)
         for file, text in kept_results.derived(evidence).items():
-            found.differences.extend(_differing(folder / file, text, root))
-        found.differences.extend(_of_rounds(evidence, folder.relative_to(root)))
+            verified.differences.extend(_differing(folder / file, text, root))
+        verified.differences.extend(_of_rounds(evidence, folder.relative_to(root)))
         attempts = len(evidence.runs) + len(evidence.others)
-        found.recomputed.append(
+        verified.recomputed.append(
             f"{folder.name}: recomputed from {evidence.rows.height} rows ({attempts} attempts)"
         )
-        say(found.recomputed[-1])
+        say(verified.recomputed[-1])
     for page in kept_results.documents(root):
-        found.differences.extend(_of_page(page, root))
-    return found
+        place, text = page.relative_to(root), page.read_text(encoding="utf-8")
+        current, written = kept_results.filled(page, root)
+        for name in kept_results.blocks(text):
+            if name not in written:
+                missing = root / kept_results.RESULTS / name / kept_results.PROVENANCE
+                raise ValueError(f"{missing}: missing, and {place} has a table of it; {_AS_KEPT}")
+        verified.differences.extend(f"{place}: {words}" for words in _lines(text, current))
+    return verified
 
 
 def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
@@ -108,10 +114,8 @@ def renew(*, root: Path = kept_results.ROOT) -> None:
 def results(root: Path) -> list[Path]:
     """The folders of experiments' results; benchmarks keep records of their own kind."""
     files = (kept_results.PROVENANCE, kept_rows.EXPERIMENT, kept_results.SUMMARY)
-    found = {
-        path.parent for name in files for path in (root / kept_results.RESULTS).glob(f"*/{name}")
-    }
-    return sorted(found)
+    place = root / kept_results.RESULTS
+    return sorted({path.parent for name in files for path in place.glob(f"*/{name}")})
 
 
 def _check_keys(
@@ -140,14 +144,14 @@ def _differing(path: Path, text: str, root: Path) -> list[str]:
     except FileNotFoundError:
         raise ValueError(f"{path}: missing; ./lab verify-results --write makes it anew") from None
     if path.suffix != ".json":
-        return [f"{place}: {told}" for told in _lines(kept, text)]
+        return [f"{place}: {words}" for words in _lines(kept, text)]
     try:
         document = json.loads(kept)
     except ValueError as error:
         return [f"{place}: {error}"]
-    told = list(_values(document, json.loads(text), ""))
-    more = [f"{len(told) - _FEW} more"] if len(told) > _FEW else []
-    return [f"{place}: {each}" for each in (*told[:_FEW], *more)]
+    differences = list(_values(document, json.loads(text), ""))
+    more = [f"{len(differences) - _FEW} more"] if len(differences) > _FEW else []
+    return [f"{place}: {words}" for words in (*differences[:_FEW], *more)]
 
 
 def _values(kept: Any, made: Any, where: str) -> Iterator[str]:
@@ -168,8 +172,7 @@ def _values(kept: Any, made: Any, where: str) -> Iterator[str]:
 
 
 def _same(kept: Any, made: Any) -> bool:
-    numbers = [isinstance(each, int | float) and type(each) is not bool for each in (kept, made)]
-    if all(numbers):
+    if all(isinstance(value, int | float) and type(value) is not bool for value in (kept, made)):
         return math.isclose(kept, made, rel_tol=_DIGITS, abs_tol=1e-12)
     return type(kept) is type(made) and bool(kept == made)
 
@@ -181,20 +184,9 @@ def _lines(kept: str, made: str) -> list[str]:
         if one != other:
             alike = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
             at = max(0, len(list(alike)) - _BEFORE)
-            was, is_now = (each[at : at + _SHOWN] for each in (one, other))
+            was, is_now = one[at : at + _SHOWN], other[at : at + _SHOWN]
             return [f"line {number} has {was!r}; kept results give {is_now!r}"]
     return []
-
-
-def _of_page(page: Path, root: Path) -> list[str]:
-    place = page.relative_to(root)
-    text = page.read_text(encoding="utf-8")
-    new, written = kept_results.filled(page, root)
-    for name in kept_results.blocks(text):
-        if name not in written:
-            missing = root / kept_results.RESULTS / name / kept_results.PROVENANCE
-            raise ValueError(f"{missing}: missing, and {place} has a table of it; {_AS_KEPT}")
-    return [f"{place}: {told}" for told in _lines(text, new)]
 
 
 # These apply only where a run happened to meet something: packets that wait, or a loss.
@@ -219,8 +211,8 @@ def _check_gates(path: Path, evidence: Evidence) -> None:
 
 def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
     outcome, value, limit = gate["outcome"], gate["value"], gate["limit"]
-    known = section(run.config, "limits")
-    if known and gate["name"] not in known:
+    limits = section(run.config, "limits")
+    if limits and gate["name"] not in limits:
         return "no such gate; valid: a key of the run's limits"
     if outcome not in (PASSED, FAILED, NOT_MEASURED):
         return f"outcome {outcome!r}; valid: {PASSED}, {FAILED}, {NOT_MEASURED}"
@@ -282,11 +274,11 @@ def _look_up(
 
 def _with_sources(root: Path, commits: Sequence[str], sources: Mapping[str, str]) -> str:
     """The oldest of some commits whose folders have these git trees; empty if there is none."""
-    asked = "\n".join(f"{commit}:{folder}" for commit in commits for folder in sources)
-    found = _git(root, "cat-file", "--batch-check=%(objectname)", given=asked).split("\n")
-    width, trees = len(sources), list(sources.values())
-    by_commit = (found[at : at + width] for at in range(0, len(found), width))
-    same = [each for each, its in zip(commits, by_commit, strict=False) if its == trees]
+    names = "\n".join(f"{commit}:{folder}" for commit in commits for folder in sources)
+    trees = _git(root, "cat-file", "--batch-check=%(objectname)", text=names).split("\n")
+    width, expected = len(sources), list(sources.values())
+    by_commit = (trees[at : at + width] for at in range(0, len(trees), width))
+    same = [name for name, of in zip(commits, by_commit, strict=False) if of == expected]
     return same[-1] if same else ""
 
 
@@ -295,17 +287,17 @@ def on_main(root: Path) -> list[str] | None:
     if _git(root, "rev-parse", "--is-shallow-repository") != "false":
         return None
     for branch in _BRANCHES:
-        if found := _git(root, "rev-list", branch, "--"):
-            return found.split()
+        if commits := _git(root, "rev-list", branch, "--"):
+            return commits.split()
     return None
 
 
-def _git(root: Path, *arguments: str, given: str | None = None) -> str:
+def _git(root: Path, *arguments: str, text: str | None = None) -> str:
     """The output of git; empty where it fails, as outside a checkout."""
     try:
         return subprocess.run(
             ["git", "-C", str(root), *arguments],
-            input=given,
+            input=text,
             capture_output=True,
             text=True,
             check=True,

@@ -5,13 +5,10 @@ from __future__ import annotations
 import csv
 import shlex
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-from matplotlib.figure import Figure
 
 from analysis.data import evidence
 from analysis.data.evidence import INVALID_INCLUDED
@@ -24,12 +21,13 @@ from analysis.report.html import FOLDER, SUMMARY, inline_svg, render, replaced, 
 from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
 from analysis.summary.document import json_text, summarise
-from analysis.summary.lookup import entry, of_programs
+from analysis.summary.lookup import entry, of_programs, points
 from analysis.tables import by_arm, published_values, ratios, setup, verdicts
-from analysis.tables.rendering import Cell, Table, marked, table_of, to_csv, to_latex, to_markdown
+from analysis.tables.rendering import Cell, Table, marked, row, to_csv, to_latex, to_markdown
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
+PAGE = f"{FOLDER}/index.html"  # in an experiment's folder
 _CAPTIONS = Path(__file__).with_name("captions.csv")
 
 
@@ -98,7 +96,7 @@ def write_report(
         overview=overview or folder / "index.html",
         summary=folder / SUMMARY,
         tables=[folder / f"{name}{suffix}" for name in tables for suffix in _FORMATS],
-        figures=[folder / f"{each.name}.{kind}" for each in drawings for kind in ("svg", "png")],
+        figures=[folder / f"{d.name}.{kind}" for d in drawings for kind in ("svg", "png")],
         experiment=results.experiment,
         verdicts=summary["verdicts"],
         main_table=tables["main"],
@@ -151,61 +149,51 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
         kinds |= evidence.impairment_kinds(run.config)
     styles = style.arm_styles(results.arms)
     tasks = {run.key: evidence.task(run.config) for run in results.ok_runs}
-    frame = results.frame
-    makers: dict[str, Callable[[], Figure | None]] = {
-        "latency-over-rounds": lambda: rounds.over_rounds(frame("latencies"), styles, kinds),
-        "latency-cdf": lambda: rounds.distribution(frame("latencies"), styles),
-        "loss-over-rounds": lambda: rounds.share(
-            frame("gathered_loss"),
-            styles,
-            "loss",
-            "Realised loss, gather (%)",
-            (frame("latencies"), kinds),
-        ),
-        "ratio-along-factor": lambda: along_factor.ratios_along_factor(summary, styles),
-        "{quality}-over-time": lambda: rounds.quality(
-            frame("evaluations"), styles, "elapsed_s", tasks
-        ),
-        "{quality}-over-rounds": lambda: rounds.quality(
-            frame("evaluations"), styles, "round", tasks
-        ),
-        "learning-along-factor": lambda: along_factor.learning_along_factor(summary, styles),
-        "gradient-error": lambda: rounds.share(
-            frame("deviations"),
-            styles,
-            "relative_error.applied",
-            "Relative error of the\napplied gradient (%)",
-        ),
-        "divergence": lambda: rounds.share(
-            frame("deviations"), styles, "divergence", "Divergence of replicas (%)"
-        ),
-    }
-    words, drawings = _words(results, summary, set(tasks.values())), []
-    with style.settings():
-        for line in csv.DictReader(_CAPTIONS.read_text(encoding="utf-8").splitlines()):
-            if (figure := makers[line["name"]]()) is not None:
-                if results.invalid_included:
-                    style.watermark(figure)
-                svg, png = style.render(figure, "svg").decode(), style.render(figure, "png")
-                texts = {
-                    name: " ".join(text.format(**words).split()) for name, text in line.items()
-                }
-                drawings.append(Drawing(**texts, svg=svg, png=png))
-    return drawings
-
-
-def _words(results: Results, summary: dict[str, Any], tasks: set[str]) -> dict[str, str]:
-    band = "A pale band spans lowest to highest run."
-    many = style.too_many_for_bands(results.arms)
-    programs = results.runs_programs
-    return {
+    latencies, losses, evaluations, deviations = map(
+        results.frame, ("latencies", "gathered_loss", "evaluations", "deviations")
+    )
+    band, many = "A pale band spans lowest to highest run.", style.too_many_for_bands(results.arms)
+    texts = {
         "quality": summary.get("task_metric") or "accuracy",
         "band": band,
         "band_of_loss": "" if many else band,
         "each_arm": "Each arm has a panel. " if many else "",
-        "apart": "Each task has a panel. " if len(tasks) > 1 else "",
-        "of_round": "Each round as programs marked it" if programs else "Gather plus broadcast",
+        "apart": "Each task has a panel. " if len(set(tasks.values())) > 1 else "",
+        "of_round": "Each round as programs marked it"
+        if results.runs_programs
+        else "Gather plus broadcast",
+        "runs": "the ok runs of all points of the sweep" if points(summary) else "the ok runs",
     }
+    drawings = []
+    with style.settings():
+        figures = {
+            "latency-over-rounds": rounds.over_rounds(latencies, styles, kinds),
+            "latency-cdf": rounds.distribution(latencies, styles),
+            "loss-over-rounds": rounds.share(
+                losses, styles, "loss", "Realised loss, gather (%)", (latencies, kinds)
+            ),
+            "ratio-along-factor": along_factor.ratios_along_factor(summary, styles),
+            "{quality}-over-time": rounds.quality(evaluations, styles, "elapsed_s", tasks),
+            "{quality}-over-rounds": rounds.quality(evaluations, styles, "round", tasks),
+            "learning-along-factor": along_factor.learning_along_factor(summary, styles),
+            "gradient-error": rounds.share(
+                deviations,
+                styles,
+                "relative_error.applied",
+                "Relative error of the\napplied gradient (%)",
+            ),
+            "divergence": rounds.share(
+                deviations, styles, "divergence", "Divergence of replicas (%)"
+            ),
+        }
+        for line in csv.DictReader(_CAPTIONS.read_text(encoding="utf-8").splitlines()):
+            if (figure := figures[line["name"]]) is not None:
+                if results.invalid_included:
+                    style.watermark(figure)
+                svg, png = style.render(figure, "svg").decode(), style.render(figure, "png")
+                words = {key: " ".join(text.format(**texts).split()) for key, text in line.items()}
+                drawings.append(Drawing(**words, svg=svg, png=png))
+    return drawings
 
 
 def render_page(
@@ -220,7 +208,8 @@ def render_page(
     place = results.folder.resolve()
     below = place.is_relative_to(Path.cwd())
     folder = shlex.quote(str(place.relative_to(Path.cwd()) if below else place))
-    findings = ratios.findings_table(summary)
+    arms = summary["arms"]
+    programs, findings = of_programs(arms), ratios.findings_table(summary)
     if results.invalid_included:
         findings = marked(findings)
     return render(
@@ -247,7 +236,12 @@ def render_page(
         tables={name: to_html(table, name) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
         machine=to_html(setup.machine_table(results), sortable=True) if results.ok_runs else "",
-        definitions=_definitions(summary),
+        # Of the metrics of programs those that an arm has.
+        definitions=[
+            metric
+            for metric in [*METRICS, *map(describe, programs)]
+            if not programs or any(entry(summary, "arms", arm, metric.name).n for arm in arms)
+        ],
         timeline=TIMELINE if has_timeline else None,
         drawings=[
             (drawing, inline_svg(drawing.svg, name=drawing.name, description=drawing.title))
@@ -261,18 +255,6 @@ def render_page(
     )
 
 
-def _definitions(summary: dict[str, Any]) -> list[Any]:
-    """The metrics to explain: of programs those that an arm has."""
-    arms = summary["arms"]
-    programs = of_programs(arms)
-    known = [
-        metric
-        for metric in METRICS
-        if not programs or any(entry(summary, "arms", arm, metric.name).n for arm in arms)
-    ]
-    return [*known, *map(describe, programs)]
-
-
 def write_index(results_dir: Path) -> Path | None:
     """Write `results_dir/report/index.html`; without any experiment, remove what is there."""
     folder = results_dir / FOLDER
@@ -284,7 +266,7 @@ def write_index(results_dir: Path) -> Path | None:
         return None
     table = _index_table(sorted({*reported, *planned}))
     page = render("index.html.j2", table=to_html(table, sortable=True), place=str(results_dir))
-    last = max(reported, key=lambda each: (each / FOLDER / SUMMARY).stat().st_mtime_ns)
+    last = max(reported, key=lambda folder: (folder / FOLDER / SUMMARY).stat().st_mtime_ns)
     with replaced(folder) as new:
         (new / "index.html").write_text(page, encoding="utf-8")
         shutil.copyfile(last / FOLDER / SUMMARY, new / SUMMARY)
@@ -292,38 +274,25 @@ def write_index(results_dir: Path) -> Path | None:
 
 
 def _index_table(experiments: list[Path]) -> Table:
-    summaries = {each: read_document(each / FOLDER / SUMMARY, []) for each in experiments}
-    documents = {each: read_document(each / "experiment.json", []) for each in experiments}
-
-    def name(experiment: Path) -> Cell:
-        described = documents[experiment].get("description") or ""
-        href = f"../{experiment.name}/{FOLDER}/index.html" if summaries[experiment] else ""
-        return Cell(text=experiment.name, detail=described, href=href)
-
-    def runs(experiment: Path) -> Cell:
-        if not (summary := summaries[experiment]):
-            return Cell(text="no report yet", tone="quiet")
-        verdicts = {name: count for name, count in summary["verdicts"].items() if count}
-        tone = "good" if set(verdicts) <= {"ok"} else "bad"
-        return Cell(text=", ".join(f"{n} {name}" for name, n in verdicts.items()), tone=tone)
-
-    def written(experiment: Path) -> str | None:
-        if not summaries[experiment]:
-            return None
-        at_s = (experiment / FOLDER / "index.html").stat().st_mtime
-        return datetime.fromtimestamp(at_s).strftime("%Y-%m-%d %H:%M")
-
-    return table_of(
-        "One row for each experiment; its name leads to its report",
-        {
-            "Experiment": name,
-            "Arms": lambda each: ", ".join((summaries[each] or documents[each]).get("arms") or []),
-            "Runs": runs,
-            "What was found": lambda each: (
-                ratios.first_finding(summaries[each]) if summaries[each] else None
-            ),
-            "Report of": written,
-        },
-        experiments,
+    rows = []
+    for experiment in experiments:
+        summary = read_document(experiment / FOLDER / SUMMARY, [])
+        document = read_document(experiment / "experiment.json", [])
+        href = finding = written = ""
+        runs = Cell(text="no report yet", tone="quiet")
+        if summary:
+            href, finding = f"../{experiment.name}/{PAGE}", ratios.first_finding(summary)
+            at_s = (experiment / PAGE).stat().st_mtime
+            written = datetime.fromtimestamp(at_s).strftime("%Y-%m-%d %H:%M")
+            counts = {name: count for name, count in summary["verdicts"].items() if count}
+            text = ", ".join(f"{count} {name}" for name, count in counts.items())
+            runs = Cell(text=text, tone="good" if set(counts) <= {"ok"} else "bad")
+        name = Cell(text=experiment.name, detail=document.get("description") or "", href=href)
+        arms = ", ".join((summary or document).get("arms") or [])
+        rows.append(row(name, arms, runs, finding, written))
+    return Table(
+        title="One row for each experiment; its name leads to its report",
+        columns=["Experiment", "Arms", "Runs", "What was found", "Report of"],
+        rows=rows,
         numeric=False,
     )
