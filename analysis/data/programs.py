@@ -15,7 +15,7 @@ from analysis.data.metrics import order
 _LEAST_BYTES = 10_000  # a flow of less only answers
 _LEAST_QUEUE_BYTES = 3_000  # two packets: with less, nothing ever had to wait
 _LEAST_SAMPLES = 2  # of one there is no rate
-Found = Iterator[tuple[str, float]]  # the name of a metric (`metrics`), and its value
+Values = Iterator[tuple[str, float]]  # the name of a metric (`metrics`), and its value
 
 
 def workload(directory: Path | None) -> list[dict[str, Any]]:
@@ -53,19 +53,16 @@ def measured(directory: Path) -> dict[str, float]:
         inside = pl.col("t_s").is_between(began_s, ended_s)
     queues = queues.filter(inside)
     hosts = {str(program.get("host")) for program in programs}
-    return dict(
-        [
-            *_durations(programs),
-            *_waits(directory, programs),
-            *_flows(logs.samples(directory, "flows"), inside),
-            *_hosts(queues, hosts),
-            *(
-                (f"hosts.{_key(host)}.cpu_s", used_s)
-                for host, used_s in logs.cpu_s_of_hosts(directory).items()
-            ),
-            *_queues(queues, logs.sampler(directory)),
-        ]
-    )
+    values = dict(_waits(directory, programs))
+    for program in programs:
+        if program.get("began_s") and program.get("ended_s") and not program.get("service"):
+            duration_s = program["ended_s"] - program["began_s"]
+            values[f"programs.{_key(program['name'])}.duration_s"] = duration_s
+    values |= dict(_flows(logs.samples(directory, "flows"), inside))
+    values |= dict(_hosts(queues, hosts))
+    for host, used_s in logs.cpu_s_of_hosts(directory).items():
+        values[f"hosts.{_key(host)}.cpu_s"] = used_s
+    return values | dict(_queues(queues, logs.sampler(directory)))
 
 
 def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
@@ -85,16 +82,7 @@ def congestion_controls(directory: Path) -> list[str]:
     return sorted({connection["congestion_control"] for connection in connections} - {""})
 
 
-def _durations(programs: list[dict[str, Any]]) -> Found:
-    for program in programs:
-        if program.get("began_s") and program.get("ended_s") and not program.get("service"):
-            yield (
-                f"programs.{_key(program['name'])}.duration_s",
-                program["ended_s"] - program["began_s"],
-            )
-
-
-def _waits(directory: Path, programs: list[dict[str, Any]]) -> Found:
+def _waits(directory: Path, programs: list[dict[str, Any]]) -> Values:
     """The waits of programs whose hook wrote a log of its steps."""
     names: dict[int, str] = {}  # by rank
     waited: dict[tuple[int, int], tuple[int, float]] = {}  # by step and rank: for whom, how long
@@ -126,27 +114,26 @@ def _waited_for_s(rank: int, waited: Mapping[tuple[int, int], tuple[int, float]]
     return sum(longest_s.values()) / len(longest_s)
 
 
-def _flows(flows: pl.DataFrame, inside: pl.Expr) -> Found:
+def _flows(flows: pl.DataFrame, inside: pl.Expr) -> Values:
     connection = ["host", "peer", "port", "peer_port"]
     big = pl.col("acked_bytes").max().over(connection) >= _LEAST_BYTES
     for (host, peer), rows in (
         flows.filter(big).sort("t_s").group_by(["host", "peer"], maintain_order=True)
     ):
         within = rows.filter(inside)
-        each = within.group_by(connection).agg(
-            pl.col("acked_bytes").last() - pl.col("acked_bytes").first()
-        )
+        sent = pl.col("acked_bytes").last() - pl.col("acked_bytes").first()
+        delivered = within.group_by(connection).agg(sent)["acked_bytes"].sum()
         place = f"flows.{_key(host)}->{_key(peer)}"
         span_s = _number(within["t_s"].max()) - _number(within["t_s"].min())
         if span_s > 0:
-            yield f"{place}.goodput_bps", _number(each["acked_bytes"].sum()) * 8 / span_s
-        each = rows.group_by(connection).agg(pl.col("acked_bytes", "retransmits").last())
-        yield f"{place}.bytes", _number(each["acked_bytes"].sum())
-        yield f"{place}.retransmits", _number(each["retransmits"].sum())
+            yield f"{place}.goodput_bps", _number(delivered) * 8 / span_s
+        last = rows.group_by(connection).agg(pl.col("acked_bytes", "retransmits").last())
+        yield f"{place}.bytes", _number(last["acked_bytes"].sum())
+        yield f"{place}.retransmits", _number(last["retransmits"].sum())
         yield from _quantiles(f"{place}.rtt", within["rtt_s"].drop_nulls())
 
 
-def _hosts(queues: pl.DataFrame, hosts: set[str]) -> Found:
+def _hosts(queues: pl.DataFrame, hosts: set[str]) -> Values:
     for (link, sender), rows in queues.group_by(["link", "from"], maintain_order=True):
         span_s = _number(rows["t_s"].max()) - _number(rows["t_s"].min())
         ends = set(str(link).split("--"))
@@ -157,10 +144,10 @@ def _hosts(queues: pl.DataFrame, hosts: set[str]) -> Found:
                 yield f"hosts.{_key(host)}.{quantity}", sent * 8 / span_s
 
 
-def _queues(queues: pl.DataFrame, facts: Mapping[str, Any]) -> Found:
+def _queues(queues: pl.DataFrame, facts: Mapping[str, Any]) -> Values:
     """The links whose queue ever held more than a packet."""
     links = facts.get("directed_links") or []
-    rates_bps = {(each["link"], each["from"]): each.get("rate_bps") for each in links}
+    rates_bps = {(link["link"], link["from"]): link.get("rate_bps") for link in links}
     for (link, sender), rows in queues.group_by(["link", "from"], maintain_order=True):
         rate_bps = rates_bps.get((link, sender))
         if not rate_bps or _number(rows["backlog_bytes"].max()) < _LEAST_QUEUE_BYTES:
@@ -170,7 +157,7 @@ def _queues(queues: pl.DataFrame, facts: Mapping[str, Any]) -> Found:
         yield from _quantiles(place, rows["backlog_bytes"] * (8 / rate_bps))
 
 
-def _quantiles(place: str, values: pl.Series) -> Found:
+def _quantiles(place: str, values: pl.Series) -> Values:
     for percent in (50, 95):
         quantile = values.quantile(percent / 100, interpolation="linear")
         if quantile is not None:

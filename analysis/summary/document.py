@@ -45,9 +45,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
     whole = measured
     if several_tasks(point["conditions"] for point in points):
         whole = measured.with_columns(pl.lit(None, pl.Float64).alias(name) for name in TASK_METRICS)
-    in_points = {
-        each["id"] for point in points for found in point["published"].values() for each in found
-    }
+    in_points = {entry["id"] for _, _, entry in lookup.published_entries({"points": points})}
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": results.experiment,
@@ -69,13 +67,15 @@ def summarise(results: Evidence) -> dict[str, Any]:
     # What belongs to single points of the sweep is compared there, not with the mean of all.
     remaining = [entry for entry in entries if entry.id not in in_points]
     if points:
-        elsewhere = [each for each in remaining if each.applies_to or each.confidence == OWN_LIMIT]
-        summary["published_elsewhere"] = [each.title for each in elsewhere]
-        remaining = [each for each in remaining if each not in elsewhere]
+        elsewhere = [
+            entry for entry in remaining if entry.applies_to or entry.confidence == OWN_LIMIT
+        ]
+        summary["published_elsewhere"] = [entry.title for entry in elsewhere]
+        remaining = [entry for entry in remaining if entry not in elsewhere]
     summary["published"] = published.between_arms(remaining, summary, results.ok_runs)
     within_arm = published.within_arm(entries, results.ok_runs, whole)
-    for metric, found in within_arm.items():
-        summary["published"].setdefault(metric, []).extend(found)
+    for metric, compared in within_arm.items():
+        summary["published"].setdefault(metric, []).extend(compared)
     summary["settings"] = published.settings(results.published_ids)
     if points:
         summary["points"] = points
@@ -225,13 +225,8 @@ _ENDS = ("from ", "to ")
 def between_points(
     per_run: pl.DataFrame, points: Sequence[Point], arms: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The contrasts of a sweep: `from`, `to`, and in `ratios` by pair and metric the change.
-
-    Each is the geometric mean over the seeds that both arms have at both points on one machine with
-    one code, with Student's interval, the p-value of no change, and this corrected (Holm) for all
-    contrasts of the metric.
-    """
-    metrics = [each for each in CONTRASTED if each in per_run.columns]
+    """The contrasts of a sweep: how each pair's ratio changes between neighbouring points."""
+    metrics = [name for name in CONTRASTED if name in per_run.columns]
     by_metric: dict[str, list[dict[str, Any]]] = {name: [] for name in metrics}
     contrasts = []
     for first, second in _neighbours(points):
@@ -250,7 +245,7 @@ def between_points(
         if ratios:
             contrasts.append({"from": dict(first), "to": dict(second), "ratios": ratios})
     for entries in by_metric.values():
-        corrected = holm([each["p_value"] for each in entries])
+        corrected = holm([entry["p_value"] for entry in entries])
         for entry, p_value in zip(entries, corrected, strict=True):
             entry["p_value_corrected"] = p_value
     return contrasts

@@ -68,12 +68,12 @@ def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
     """A table's metrics, those of programs behind those of rounds; `IMPAIRED` stands for kinds."""
     kinds = sorted({kind for cell in arms.values() for kind in cell.get(IMPAIRED.rstrip("."), {})})
     impaired = [IMPAIRED + kind for kind in kinds] if len(kinds) > 1 else []
-    names = [each for name in metrics for each in (impaired if name == IMPAIRED else [name])]
+    names = [kind for name in metrics for kind in (impaired if name == IMPAIRED else [name])]
     programs = of_programs(arms)
     first = [name for name in names if "latency_s." in name]
     if programs:  # a script for torchrun has these of its rounds
         first += [name for name in names if name.startswith(("realised_loss.", "passes", "bytes"))]
-    return [*first, *programs, *(each for each in names if each not in first)]
+    return [*first, *programs, *(name for name in names if name not in first)]
 
 
 def points(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def published_entries(
 ) -> Iterator[tuple[dict[str, Any], str, dict[str, Any]]]:
     """Every published value beside ours: factors of the point (the whole first), metric, entry."""
     for part in (summary, *points(summary)):
-        for metric, entries in part["published"].items():
+        for metric, entries in part.get("published", {}).items():
             for published in entries:
                 yield part.get("factors", {}), metric, published
 
@@ -135,11 +135,11 @@ def phased_arms(results: Evidence, measured: pl.DataFrame) -> list[str]:
 
 def critical_shares(runs: Sequence[Run], measured: pl.DataFrame, phased: Sequence[str]) -> Shares:
     """The share of critical rounds of each run of a phased arm; the runs are of one point."""
-    known = dict(measured.select("run_key", "critical_share").iter_rows())
+    share_of = dict(measured.select("run_key", "critical_share").iter_rows())
     shares: Shares = {}
     for arm in phased:
         for run in sorted(runs, key=lambda run: run.seed):
-            if run.arm == arm and (share := known.get(run.key)) is not None:
+            if run.arm == arm and (share := share_of.get(run.key)) is not None:
                 shares.setdefault(arm, {})[str(run.seed)] = share
     return shares
 

@@ -33,12 +33,12 @@ class Measured:
     ) -> tuple[Floats, Floats]:
         """Values of both arms at the units that both have, averaged per seed."""
         one, two = self._columns((left, right), metric)
-        known = ~np.isnan(one) & ~np.isnan(two)
-        if ratio and np.minimum(one, two)[known].min(initial=np.inf) > 0:
-            logs = (np.log(np.where(known, each, 1)) for each in (one, two))
-            top, bottom = (np.exp(self._averaged(log, known)) for log in logs)
+        both = ~np.isnan(one) & ~np.isnan(two)
+        if ratio and np.minimum(one, two)[both].min(initial=np.inf) > 0:
+            logs = (np.log(np.where(both, values, 1)) for values in (one, two))
+            top, bottom = (np.exp(self._averaged(log, both)) for log in logs)
             return top, bottom
-        return self._averaged(one, known), self._averaged(two, known)
+        return self._averaged(one, both), self._averaged(two, both)
 
     def together(self, arms: Sequence[str], metric: str) -> list[Floats]:
         """Values of several arms at the units that all have, averaged per seed."""
@@ -49,10 +49,10 @@ class Measured:
     def _columns(self, arms: Sequence[str], metric: str) -> list[Floats]:
         return [self.values[arm][:, self.columns[metric]] for arm in arms]
 
-    def _averaged(self, column: Floats, known: NDArray[np.bool_]) -> Floats:
-        _, place = np.unique(self.seeds[known], return_inverse=True)
+    def _averaged(self, column: Floats, units: NDArray[np.bool_]) -> Floats:
+        _, place = np.unique(self.seeds[units], return_inverse=True)
         counts = np.bincount(place)
-        return np.bincount(place, weights=column[known]) / counts if len(counts) else np.zeros(0)
+        return np.bincount(place, weights=column[units]) / counts if len(counts) else np.zeros(0)
 
 
 def at_point(per_run: pl.DataFrame, factors: Mapping[str, str | None]) -> pl.DataFrame:
@@ -118,8 +118,6 @@ def _unit(per_run: pl.DataFrame) -> list[str]:
 def _blocks(rows: pl.DataFrame) -> dict[tuple[Any, ...], set[tuple[Any, ...]]]:
     """The blocks in which each seed and point was measured."""
     blocks: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
-    for unit, block in zip(
-        rows.select(_unit(rows)).iter_rows(), rows.select(BLOCK).iter_rows(), strict=True
-    ):
-        blocks.setdefault(unit, set()).add(block)
+    for unit, of_unit in rows.group_by(_unit(rows), maintain_order=True):
+        blocks[unit] = set(of_unit.select(BLOCK).iter_rows())
     return blocks

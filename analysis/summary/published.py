@@ -17,7 +17,7 @@ from analysis.data.evidence import BLOCK, FACTOR_PREFIX, Run, dataset_name, pace
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
 from analysis.statistics import Estimate, difference_interval, ratio_interval
 from analysis.summary import pairing
-from analysis.summary.lookup import BASELINE, REFERENCE, entry
+from analysis.summary.lookup import BASELINE, REFERENCE, entry, factors_text
 
 ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
 Conditions = dict[str, Any]
@@ -53,7 +53,7 @@ def _document() -> dict[str, Any]:
 
 @cache
 def load() -> tuple[Published, ...]:
-    return tuple(Published(**each) for each in _document()["entries"])
+    return tuple(Published(**entry) for entry in _document()["entries"])
 
 
 def load_models() -> dict[str, str]:
@@ -62,23 +62,24 @@ def load_models() -> dict[str, str]:
 
 
 def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
-    return [each for each in _document()["settings"] if ids is None or each["id"] in ids]
+    return [setting for setting in _document()["settings"] if ids is None or setting["id"] in ids]
 
 
 def all_ids() -> set[str]:
-    return {each.id for each in load()} | {setting["id"] for setting in settings(None)}
+    return {published.id for published in load()} | {setting["id"] for setting in settings(None)}
 
 
 def unknown(ids: Sequence[str] | None) -> list[str]:
-    known = all_ids()
-    return [each for each in ids or [] if each not in known]
+    return [name for name in ids or [] if name not in all_ids()]
 
 
 def select(ids: Sequence[str] | None, arms: Sequence[str]) -> list[Published]:
     """The entries that an experiment names, or else all that compare two of its arms."""
-    if ids is not None:
-        return [each for each in load() if each.id in ids]
-    return [each for each in load() if set(each.arms) <= set(arms)]
+    return [
+        published
+        for published in load()
+        if (set(published.arms) <= set(arms) if ids is None else published.id in ids)
+    ]
 
 
 def between_arms(
@@ -86,22 +87,23 @@ def between_arms(
 ) -> Compared:
     """The entries that compare two arms, beside the ratios and differences of a summary of runs."""
     by_metric: Compared = {}
-    for each in entries:
-        if each.points:
+    for published in entries:
+        if published.points:
             continue
-        pair = ("/" if each.section == "ratios" else "-").join(each.arms)
+        section_name = published.section
+        pair = ("/" if section_name == "ratios" else "-").join(published.arms)
         shown: dict[str, Estimate] = {}
-        for metric in each.metrics:
-            ours = entry(summary, each.section, pair, metric)
+        for metric in published.metrics:
+            ours = entry(summary, section_name, pair, metric)
             of_kind = metric.startswith(IMPAIRED)
             may_lack = of_kind or describe(metric).optional
-            if metric != each.metrics[0] and ours.value is None and may_lack:
+            if metric != published.metrics[0] and ours.value is None and may_lack:
                 continue
-            if of_kind and ours == entry(summary, each.section, pair, ALL_BURSTS):
+            if of_kind and ours == entry(summary, section_name, pair, ALL_BURSTS):
                 metric = ALL_BURSTS
             shown[metric] = ours
         for metric, ours in shown.items():
-            by_metric.setdefault(metric, []).append(_compared(each, metric, pair, ours, runs))
+            by_metric.setdefault(metric, []).append(_compared(published, metric, pair, ours, runs))
     return by_metric
 
 
@@ -110,24 +112,32 @@ def within_arm(
 ) -> Compared:
     """The entries that compare one arm with itself at two points of a sweep."""
     by_metric: Compared = {}
-    for each in entries:
+    for published in entries:
         of_points = [
             [
                 run
                 for run in runs
-                if run.arm in each.arms and meets(run.factors | _conditions(run), point)
+                if run.arm in published.arms and meets(run.factors | _conditions(run), point)
             ]
-            for point in each.points
+            for point in published.points
         ]
         if not of_points or not all(of_points):
             continue
-        both = _by_point(per_run, of_points)
+        rows = per_run.drop(pl.selectors.starts_with(FACTOR_PREFIX))  # the others play no part
+        both = pl.concat(
+            rows.filter(pl.col("run_key").is_in([run.key for run in of_point])).with_columns(
+                arm=pl.lit(point)  # each point as if it were an arm
+            )
+            for point, of_point in zip(_POINTS, of_points, strict=True)
+        )
         apart = pairing.no_pairs(both, *_POINTS)
-        sign = " / " if each.section == "ratios" else " - "
-        words = f"{each.arms[0]}: {sign.join(map(_text, each.points))}"
-        for metric in each.metrics:
+        words = (" / " if published.section == "ratios" else " - ").join(
+            map(factors_text, published.points)
+        )
+        words = f"{published.arms[0]}: {words}"
+        for metric in published.metrics:
             ours = _paired(both, metric)
-            made = _compared(each, metric, words, ours, itertools.chain(*of_points))
+            made = _compared(published, metric, words, ours, itertools.chain(*of_points))
             by_metric.setdefault(metric, []).append(made | ({"no_pairs": apart} if apart else {}))
     return by_metric
 
@@ -162,17 +172,6 @@ def meets(conditions: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
     return all(
         name in conditions and conditions[name] in (value if isinstance(value, list) else [value])
         for name, value in required.items()
-    )
-
-
-def _by_point(per_run: pl.DataFrame, runs: Sequence[Sequence[Run]]) -> pl.DataFrame:
-    """The rows of the runs of two points, each as if it were an arm; other factors play no part."""
-    rows = per_run.drop(pl.selectors.starts_with(FACTOR_PREFIX))
-    return pl.concat(
-        rows.filter(pl.col("run_key").is_in([run.key for run in of_point])).with_columns(
-            pl.lit(point).alias("arm")
-        )
-        for point, of_point in zip(_POINTS, runs, strict=True)
     )
 
 
@@ -215,7 +214,3 @@ def _models(runs: Iterable[Run]) -> list[str]:
     named = ((section(run.config, "training").get("model"), pace(run.config)) for run in runs)
     words = {"payload-only": "payload of "}  # nothing is learnt: only its layers are the model's
     return list(dict.fromkeys(f"{words.get(p['kind'], '')}{model}" for model, p in named if model))
-
-
-def _text(conditions: Conditions) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in conditions.items())

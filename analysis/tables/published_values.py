@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ _RULE = (
     "nothing in common with them. Too small to test here: no effect at all lies within the margin, "
     "too. Else, and below five seeds, the data do not decide."
 )
+_NOT_MEASURED = "not measured by both in ok runs"
 _TOO_FEW = "too few rounds per run for this quantile"
 _NOT_ABSOLUTE = (
     "Models, data, link rates and round-trip times differ from the paper's, most of which are not "
@@ -61,79 +62,66 @@ def _beside(summary: dict[str, Any]) -> list[_Beside]:
 
 def experiment_table(summary: dict[str, Any]) -> Table:
     """Ours, the paper's, and whether ours reproduces it."""
-    notes = [_RULE, _REDUCTIONS, _NOT_ABSOLUTE]
+    notes, values = [_RULE, _REDUCTIONS, _NOT_ABSOLUTE], _beside(summary)
     if elsewhere := "; ".join(summary.get("published_elsewhere") or []):
         notes.append(
             f"Not compared, since no point of this sweep has their conditions: {elsewhere}."
         )
+    records = []
+    for value in values:
+        texts = {name: text for name, text in value.entry.items() if isinstance(text, str)}
+        ours = {f"ours_{name}": value.entry["ours"][name] for name in ("value", "low", "high", "n")}
+        paper = {"paper_low": value.low, "paper_high": value.high}
+        records.append(value.factors | {"metric": value.metric} | ours | paper | texts)
     return Table(
         title=f"{summary['experiment']}: ours beside the paper's",
         columns=[
             *("Quantity", "Ours", "Paper", "Reproduced?", 'Paper\'s "reduction": ratio - 1'),
             *("True reduction: 1 - 1 / ratio", "Source"),
         ],
-        rows=list(map(_row, _beside(summary))),
+        rows=list(map(_row, values)),
         notes=notes,
-        records=[each.factors | _record(each) for each in _beside(summary)],
+        records=records,
         numeric=False,
     )
 
 
-def _row(each: _Beside) -> list[Cell]:
-    entry, unit = each.entry, each.unit
+def _row(value: _Beside) -> list[Cell]:
+    entry, unit, ours = value.entry, value.unit, value.ours
     both = " and ".join(formatting.number(v, unit) for v in entry.get("values", {}).values())
-    label = describe(each.metric).label
-    if each.metric == "accuracy" and not each.is_ratio:
+    label = describe(value.metric).label
+    if value.metric == "accuracy" and not value.is_ratio:
         label += " (points)"
-    paper_model, our_model = _models([each])
+    paper_model, our_model = _models([value])
     if paper_model in entry["condition"]:
         paper_model = ""
-    if each.ours.value is not None:
-        ours = rendering.measured(each.ours, unit)
-        ours = replace(ours, detail=formatting.joined(our_model, ours.detail))
-    else:
-        note = _TOO_FEW if each.is_quantile else "not measured by both in ok runs"
-        ours = rendering.missing(note=note)
-    where = f"ours at {factors_text(each.factors)}" if each.factors else ""
-    paper = formatting.joined(both, paper_model, entry["condition"])
+    our_cell, reproduced, side = rendering.missing(note=_NOT_MEASURED), rendering.missing(), ""
+    if ours.value is not None:
+        our_cell = rendering.measured(ours, unit)
+        our_cell = replace(our_cell, detail=formatting.joined(our_model, our_cell.detail))
+        side = "ours is lower" if ours.value < value.low else side
+        side = "ours is higher" if ours.value > value.high else side
+        text = "a limit" if value.is_limit else value.verdict or "no margin stated"
+        reproduced = Cell(text=text, detail=side, tone=_TONES.get(text, "quiet"))
+    elif value.is_quantile:
+        our_cell = rendering.missing(note=_TOO_FEW)
+    reductions = [rendering.missing()] * 2
+    if value.is_ratio and not value.is_limit:
+        reductions = []
+        for definition in (paper_reduction, true_reduction):
+            ends = dict.fromkeys((value.low, value.high))
+            papers = " to ".join(formatting.percent(definition(end)) for end in ends)
+            text = formatting.percent(definition(ours.value)) if ours.value else formatting.DASH
+            reductions.append(Cell(text=text, detail=f"paper: {papers}"))
+    where = f"ours at {factors_text(value.factors)}" if value.factors else ""
     return [
-        Cell(text=entry["title"], detail=formatting.joined(where, each.compared, label)),
-        ours,
-        Cell(text=each.paper, detail=paper),
-        _reproduced(each),
-        *(_reduction(each, definition) for definition in (paper_reduction, true_reduction)),
+        Cell(text=entry["title"], detail=formatting.joined(where, value.compared, label)),
+        our_cell,
+        Cell(text=value.paper, detail=formatting.joined(both, paper_model, entry["condition"])),
+        reproduced,
+        *reductions,
         Cell(text=f"{entry['source']} [{entry['confidence']}]", detail=entry["version"]),
     ]
-
-
-def _reproduced(each: _Beside) -> Cell:
-    ours = each.ours
-    if ours.value is None:
-        return rendering.missing()
-    side = "ours is lower" if ours.value < each.low else ""
-    side = "ours is higher" if ours.value > each.high else side
-    if each.is_limit:  # nothing to agree or disagree with
-        return Cell(text="a limit", detail=side, tone="quiet")
-    if each.verdict is None:
-        return Cell(text="no margin stated", detail=side, tone="quiet")
-    return Cell(text=each.verdict, detail=side, tone=_TONES.get(each.verdict, "quiet"))
-
-
-def _reduction(each: _Beside, definition: Callable[[float], float]) -> Cell:
-    """Ours by one definition, and the paper's value or range by the same one."""
-    if not each.is_ratio or each.is_limit:
-        return rendering.missing()
-    ends = dict.fromkeys((each.low, each.high))
-    papers = " to ".join(formatting.percent(definition(end)) for end in ends)
-    ours = each.ours.value
-    text = formatting.percent(definition(ours)) if ours else formatting.DASH
-    return Cell(text=text, detail=f"paper: {papers}")
-
-
-def _record(each: _Beside) -> dict[str, Any]:
-    texts = {name: text for name, text in each.entry.items() if isinstance(text, str)}
-    ours = {f"ours_{name}": each.entry["ours"][name] for name in ("value", "low", "high", "n")}
-    return {"metric": each.metric, **ours, "paper_low": each.low, "paper_high": each.high} | texts
 
 
 def _models(entries: Sequence[_Beside]) -> tuple[str, str]:
@@ -166,15 +154,17 @@ def _by_published_value(summary: dict[str, Any]) -> list[list[_Beside]]:
     # rounds give no such quantile: another must not stand in for it unsaid.
     first: dict[str, str] = {}  # metric by id
     groups: dict[tuple[str, ...], list[_Beside]] = {}
-    for each in _beside(summary):
-        name = each.entry["id"]
-        if not each.is_limit and each.metric == first.setdefault(name, each.metric):
-            model = each.entry["our_model"] if each.metric in TASK_METRICS else ()
-            groups.setdefault((name, *model), []).append(each)
+    for value in _beside(summary):
+        name = value.entry["id"]
+        if not value.is_limit and value.metric == first.setdefault(name, value.metric):
+            model = value.entry["our_model"] if value.metric in TASK_METRICS else ()
+            groups.setdefault((name, *model), []).append(value)
     order = list(first)
     return [
         entries
-        for (name, *_), entries in sorted(groups.items(), key=lambda each: order.index(each[0][0]))
+        for (name, *_), entries in sorted(
+            groups.items(), key=lambda group: order.index(group[0][0])
+        )
         if entries[0].is_quantile or any(entry.ours.value is not None for entry in entries)
     ]
 
