@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -97,10 +97,10 @@ def _mixed(runs: Sequence[Run]) -> Iterator[str]:
         listed = "; ".join(f"{count} on {machine}" for machine, count in machines.items())
         yield f"different machines: {listed}; only runs of one machine and code are pairs"
     commits = {code_of(run.manifest): str(run.manifest.get("commit") or "") for run in runs}
-    known = [commits[code] or code[0] for code in commits if any(code)]
-    if len(known) > 1:
-        short = ", ".join(name[:10] + name[40:] for name in known[: _FEW + 1])
-        yield f"{len(known)} versions of the code: {short}{', ...' * (len(known) > _FEW + 1)}"
+    names = [commits[code] or code[0] for code in commits if any(code)]
+    if len(names) > 1:
+        short = ", ".join(name[:10] + name[40:] for name in names[: _FEW + 1])
+        yield f"{len(names)} versions of the code: {short}{', ...' * (len(names) > _FEW + 1)}"
 
 
 def _no_pairs(summary: Mapping[str, Any]) -> list[str]:
@@ -108,9 +108,9 @@ def _no_pairs(summary: Mapping[str, Any]) -> list[str]:
     where = ", at some point of the sweep" if lookup.points(summary) else ""
     compared_apart = [(pair, apart, where) for pair, apart in summary.get("no_pairs", {}).items()]
     compared_apart += [
-        (each["compared"].partition(" ")[2], each["no_pairs"], "")
-        for _, _, each in lookup.published_entries(summary)
-        if "no_pairs" in each
+        (entry["compared"].partition(" ")[2], entry["no_pairs"], "")
+        for _, _, entry in lookup.published_entries(summary)
+        if "no_pairs" in entry
     ]
     compared: dict[tuple[str, str], list[str]] = {}
     for name, apart, where in compared_apart:
@@ -125,29 +125,26 @@ def _no_pairs(summary: Mapping[str, Any]) -> list[str]:
 def _pace(runs: Sequence[Run], summary: Mapping[str, Any]) -> Iterator[str]:
     paces = [evidence.pace(run.config) for run in runs]
     kinds = {pace["kind"] for pace in paces}
-    given = sorted({pace["compute_s"] for pace in paces if pace.get("compute_s")})
-    if given and "paced" in kinds:
-        unit = formatting.unit_for("s", given)
-        times = " or ".join(f"{number(time_s, unit)} {unit.symbol}" for time_s in given)
+    times_s = sorted({pace["compute_s"] for pace in paces if pace.get("compute_s")})
+    if times_s and "paced" in kinds:
+        unit = formatting.unit_for("s", times_s)
+        times = " or ".join(f"{number(time_s, unit)} {unit.symbol}" for time_s in times_s)
         yield f"paced: computing takes {times} per iteration, chosen and not measured"
     if "payload-only" in kinds:
         some = "" if len(kinds) == 1 else " in some runs"
         yield f"nothing is learnt{some}: payloads have random content (pace payload-only)"
-    over = [
-        cell["pace_overrun_share"]["value"]
-        for cell in summary["arms"].values()
-        if cell.get("pace_overrun_share", {}).get("value")
+    shares = [
+        lookup.entry(summary, "arms", arm, "pace_overrun_share").value for arm in summary["arms"]
     ]
-    if over:
-        share = number(max(over), PERCENT)
-        yield f"slower than the pace: up to {share} % of an arm's iterations"
+    if share := max(filter(None, shares), default=0.0):
+        yield f"slower than the pace: up to {number(share, PERCENT)} % of an arm's iterations"
 
 
 def _of_ends(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
     """Runs that went on without a worker or a program, or lack what they are to be judged by."""
     runs, rows = results.ok_runs, results.measured()
-    if hurt := rows.filter(pl.col("workers_lost") > 0).height:
-        yield f"workers lost in {hurt} of {len(runs)} ok runs"
+    if count := rows.filter(pl.col("workers_lost") > 0).height:
+        yield f"workers lost in {count} of {len(runs)} ok runs"
     noted = [f"{run.key}: {run.reason}" for run in runs if run.verdict == "ok" and run.reason]
     yield from noted[:_FEW]
     if noted[_FEW:]:
@@ -180,9 +177,9 @@ def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
             for where, shares in groups.items()
             if len(shares) > 1
         ]
-        if wide := [each for each in spreads if each[0] > _PHASES_DIFFER]:
-            spread, place = max(wide)
-            points = number(spread, formatting.POINTS)
+        if wide := [spread for spread in spreads if spread[0] > _PHASES_DIFFER]:
+            share, place = max(wide)
+            points = number(share, formatting.POINTS)
             yield (
                 f"phases differ between {kind}: critical rounds by up to {points} points "
                 f"({place}), in {len(wide)} of {len(spreads)}; see docs/how-to/phase-detector.md"
@@ -197,7 +194,7 @@ _LONGEST = 60  # characters of a value: a trace has thousands of changes
 def methods(results: Evidence) -> list[tuple[str, str]]:
     """The names and texts that say how the runs were made; none without an ok run."""
     configs = [run.config for run in results.ok_runs]
-    impairments = [each for config in configs for each in config.get("impairments") or []]
+    impairments = [item for config in configs for item in config.get("impairments") or []]
     rows = {
         "Machine, for all hosts": [machine_text(run.manifest) for run in results.ok_runs],
         **{
@@ -211,7 +208,13 @@ def methods(results: Evidence) -> list[tuple[str, str]]:
         "Profile": [str(config.get("profile") or "") for config in configs],
         "Seeds": [", ".join(map(str, sorted({run.seed for run in results.ok_runs})))],
     }
-    return [(name, text) for name, texts in rows.items() if (text := _listed(texts))]
+    listed = []
+    for name, texts in rows.items():
+        distinct = list(filter(None, dict.fromkeys(texts)))
+        more = len(distinct) - _MOST_LISTED
+        text = "; ".join(distinct[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
+        listed += [(name, text)] if text else []
+    return listed
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
@@ -221,10 +224,3 @@ def _settings(settings: Mapping[str, Any]) -> str:
         if value and name not in _OF_A_SEED
     )
     return ", ".join(f"{name} {v[:_LONGEST]}{'...' if v[_LONGEST:] else ''}" for name, v in texts)
-
-
-def _listed(texts: Iterable[str]) -> str:
-    """The first of the different texts, and how many more there are."""
-    distinct = list(filter(None, dict.fromkeys(texts)))
-    more = len(distinct) - _MOST_LISTED
-    return "; ".join(distinct[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")

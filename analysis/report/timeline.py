@@ -53,7 +53,7 @@ def run_data(run: Run, points: int) -> dict[str, Any] | None:
     queues, flows, processes = (
         logs.samples(run.directory, name) for name in ("queues", "flows", "processes")
     )
-    times_s = [each[end] for each in rounds for end in ("began_s", "ended_s")]
+    times_s = [record[end] for record in rounds for end in ("began_s", "ended_s")]
     times_s = times_s or queues["t_s"].to_list()
     if not times_s:
         return None
@@ -69,12 +69,12 @@ def run_data(run: Run, points: int) -> dict[str, Any] | None:
         "sampler": {name: facts.get(name) for name in ("reached_hz", "cpu_share", "largest_gap_s")},
         "rounds": [
             [
-                each["round"],
-                *clock.relative(each["began_s"], each["ended_s"]),
-                each["latency_s"] and round(each["latency_s"], 5),
-                bool(each["critical"]),
+                record["round"],
+                *clock.relative(record["began_s"], record["ended_s"]),
+                record["latency_s"] and round(record["latency_s"], 5),
+                bool(record["critical"]),
             ]
-            for each in rounds
+            for record in rounds
         ],
         "impairments": _impairments(
             _records(events / "impairments.jsonl", logs.IMPAIRMENTS), clock
@@ -101,23 +101,22 @@ class _Clock:
         """The `lowest`, `highest` and `sum` of each interval with finite values."""
         places = ((times_s - self.origin_s) / self.step_s).floor().cast(pl.Int64)
         frame = pl.DataFrame({"at": places, "value": values.cast(pl.Float64)})
-        known = frame.filter(pl.col("value").is_finite(), pl.col("at") >= 0)
-        lowest, highest = pl.col("value").min(), pl.col("value").max()
-        ends = {"lowest": lowest.round_sig_figs(4), "highest": highest.round_sig_figs(4)}
-        of_each = known.filter(pl.col("at") < self.intervals).group_by("at")
-        return of_each.agg(**ends, sum=pl.col("value").sum()).sort("at")
+        value, at = pl.col("value"), pl.col("at")
+        frame = frame.filter(value.is_finite(), at >= 0, at < self.intervals)
+        lowest, highest = value.min().round_sig_figs(4), value.max().round_sig_figs(4)
+        return frame.group_by("at").agg(lowest=lowest, highest=highest, sum=value.sum()).sort("at")
 
     def reduce(self, times_s: pl.Series, values: pl.Series) -> list[Any]:
         """[interval, lowest, highest] where they change, and of the last interval."""
-        of_each = self.intervals_of(times_s, values).drop("sum")
+        intervals = self.intervals_of(times_s, values).drop("sum")
         ends = pl.struct("lowest", "highest")
         is_last = pl.int_range(pl.len()) == pl.len() - 1
-        return list(map(list, of_each.filter(ends.ne_missing(ends.shift()) | is_last).rows()))
+        return list(map(list, intervals.filter(ends.ne_missing(ends.shift()) | is_last).rows()))
 
 
 def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> list[Series]:
     links = facts.get("directed_links") or []
-    limits = {each["link"]: each.get("queue_bytes") for each in links}
+    limits = {link["link"]: link.get("queue_bytes") for link in links}
     shown = []
     for (link, sender), rows in frame.group_by(["link", "from"], maintain_order=True):
         times_s, backlog, new_drops = rows["t_s"], rows["backlog_bytes"], rows["drops"].diff()
@@ -135,7 +134,7 @@ def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> lis
             "drops": list(map(list, lost.select("at", "sum").rows())),
         }
         shown.append(series)
-    shown.sort(key=lambda each: (each["dropped"], each["highest"]), reverse=True)
+    shown.sort(key=lambda series: (series["dropped"], series["highest"]), reverse=True)
     return shown[:_MOST_SERIES]
 
 
@@ -144,7 +143,7 @@ def _flows(frame: pl.DataFrame, clock: _Clock) -> dict[str, list[Series]]:
     columns = {"windows": "cwnd_bytes", "rates": "rate_bps", "round_trips": "rtt_s"}
     series: dict[str, list[Series]] = {kind: [] for kind in columns}
     groups = list(frame.group_by(["host", "peer"], maintain_order=True))
-    for (host, peer), rows in sorted(groups, key=lambda each: str(each[0]))[:_MOST_SERIES]:
+    for (host, peer), rows in sorted(groups, key=lambda group: str(group[0]))[:_MOST_SERIES]:
         for kind, column in columns.items():
             if reduced := clock.reduce(rows["t_s"], rows[column]):
                 series[kind].append({"name": f"{host} \u2192 {peer}", "values": reduced})
@@ -157,7 +156,7 @@ def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
     busiest = frame.group_by("name").agg(used).sort("cpu_s", "name", descending=[True, False])
     shown = []
     for name in busiest["name"].head(_MOST_SERIES):
-        rows = frame.filter(pl.col("name") == name)
+        rows = frame.filter(name=name)
         # Processor time comes in steps of 10 ms: shares over five samples, half a second.
         shares = rows["cpu_s"].diff(5) / rows["t_s"].diff(5)
         if reduced := clock.reduce(rows["t_s"], shares):
@@ -189,7 +188,7 @@ def _workers(
 ) -> list[dict[str, Any]]:
     """The bars of each worker or rank: [0 compute | 1 gather | 2 broadcast, begin, end, round]."""
     assert run.directory is not None
-    began_s = {each["round"]: each["began_s"] for each in rounds}
+    began_s = {record["round"]: record["began_s"] for record in rounds}
     paths = list((run.directory / "events").glob("transfers-*.jsonl"))
     if not runs_programs(run.config):  # there the host `server` has a rank, too
         paths = [path for path in paths if path.stem != "transfers-server"]
