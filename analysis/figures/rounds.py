@@ -136,7 +136,10 @@ def share(
     rows = measured.filter(pl.col(name).is_not_null())
     if rows.is_empty() or rows[name].max() == 0:
         return None
-    figure, axes = style.new_axes(label)
+    figure, (axes,) = style.new_panels(1)
+    axes.set_xlabel("Round")
+    axes.set_ylabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     shaded = style.shade_impairments(axes, *hit) if hit else []
     style.draw_lines_by_round(axes, rows, name, styles, factor=100.0)
     axes.set_ylim(bottom=0)

@@ -23,7 +23,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from analysis.data.evidence import INVALID_INCLUDED
 from analysis.statistics import Estimate
@@ -146,19 +146,10 @@ _MOST_MIXTURES = 3  # of impairments that are told apart
 _MARKED_POINTS = 30  # about that many markers per line, however many points it has
 
 
-def new_axes(y_label: str) -> tuple[Figure, Axes]:
-    """A figure of the common size with one pair of labelled axes over the rounds."""
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")  # never known to pyplot
-    axes = figure.add_subplot()
-    axes.set_xlabel("Round")
-    axes.set_ylabel(y_label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure, axes
-
-
 def new_panels(count: int, *, share_y: bool = False) -> tuple[Figure, list[Axes]]:
     width, height = SIZE_INCHES
-    figure = Figure(figsize=(width, height + 1.3 * (count - 1)), layout="constrained")
+    size = (width, height + 1.3 * (count - 1))
+    figure = Figure(figsize=size, layout="constrained")  # never known to pyplot
     axes = figure.subplots(count, 1, sharex=True, sharey=share_y, squeeze=False)
     return figure, list(axes.flatten())
 

@@ -198,15 +198,28 @@ def _check_gates(path: Path, evidence: Evidence) -> None:
         for gate in run.gates:
             if wrong := _wrong_gate(gate, run):
                 raise ValueError(f"{path}: {gate['name']} of an attempt at {run.key}: {wrong}")
-    groups: dict[str, list[Run]] = {}
-    for run in evidence.runs:
-        if run.verdict == "ok":
-            # The same machine and version try the same gates at the same point of a sweep.
-            kind = json.dumps([run.factors, run.manifest], sort_keys=True)
-            groups.setdefault(kind, []).append(run)
-    for alike in groups.values():
-        for lack in _lacking_gates(alike):
-            raise ValueError(f"{path}: {lack}; {_AS_KEPT}")
+    tried: dict[str, dict[str, str]] = {}
+    ok_runs = [run for run in evidence.runs if run.verdict == "ok"]
+    for run in ok_runs:
+        tried.setdefault(_kind(run), {}).update(_gates(run))
+    for run in ok_runs:
+        # Nothing judges a simulated run but whether its impairments met something.
+        if not run.gates and not run.config.get("simulated"):
+            raise ValueError(f"{path}: run {run.key} is ok without any gate; {_AS_KEPT}")
+        for family, name in tried[_kind(run)].items():
+            if family not in _gates(run) and name not in _BY_CHANCE:
+                which = f"gate {name}, which runs of its kind have"
+                raise ValueError(f"{path}: run {run.key} has no {which}; {_AS_KEPT}")
+
+
+def _kind(run: Run) -> str:
+    """The same machine and version try the same gates at the same point of a sweep."""
+    return json.dumps([run.factors, run.manifest], sort_keys=True)
+
+
+def _gates(run: Run) -> dict[str, str]:
+    """The gates by name without its unit: a share and a time can be limits of the same thing."""
+    return {gate["name"].removesuffix("_s"): gate["name"] for gate in run.gates}
 
 
 def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
@@ -228,19 +241,6 @@ def _wrong_gate(gate: dict[str, Any], run: Run) -> str:
     if (value > limit) if outcome == PASSED else (value < limit):
         return f"{outcome} with the value {value:g} and the limit {limit:g}; valid: not both"
     return ""
-
-
-def _lacking_gates(alike: Sequence[Run]) -> Iterator[str]:
-    # Without its unit: a share and a time can be limits of the same thing.
-    tried = [{gate["name"].removesuffix("_s"): gate["name"] for gate in run.gates} for run in alike]
-    usual = {family: name for run in tried for family, name in run.items()}
-    for run, gates in zip(alike, tried, strict=True):
-        # Nothing judges a simulated run but whether its impairments met something.
-        if not gates and not run.config.get("simulated"):
-            yield f"run {run.key} is ok without any gate"
-        for family, name in usual.items():
-            if family not in gates and name not in _BY_CHANCE:
-                yield f"run {run.key} has no gate {name}, which runs of its kind have"
 
 
 _BRANCHES = ("main", "origin/main", "HEAD")  # the first that there is

@@ -230,7 +230,13 @@ def between_points(
     by_metric: dict[str, list[dict[str, Any]]] = {name: [] for name in metrics}
     contrasts = []
     for first, second in _neighbours(points):
-        table = _measured(per_run, (first, second), arms, metrics)
+        rows = pl.concat(  # of the two points, as if each arm were two
+            pairing.at_point(per_run, point)
+            .drop(pl.selectors.starts_with(FACTOR_PREFIX))
+            .with_columns(arm=pl.concat_str(pl.lit(end), "arm"))
+            for end, point in zip(_ENDS, (first, second), strict=True)
+        )
+        table = pairing.measured(rows, [end + arm for end in _ENDS for arm in arms], metrics)
         ratios: dict[str, Any] = {}
         for left, right in pairs(arms):
             for name in metrics:
@@ -260,15 +266,3 @@ def _neighbours(points: Sequence[Point]) -> Iterator[tuple[Point, Point]]:
             alike.setdefault(rest, []).append(point)
         for along in alike.values():
             yield from itertools.pairwise(along)
-
-
-def _measured(
-    per_run: pl.DataFrame, ends: Sequence[Point], arms: Sequence[str], metrics: Sequence[str]
-) -> pairing.Measured:
-    rows = pl.concat(
-        pairing.at_point(per_run, point)
-        .drop(pl.selectors.starts_with(FACTOR_PREFIX))
-        .with_columns(pl.concat_str(pl.lit(end), "arm").alias("arm"))
-        for end, point in zip(_ENDS, ends, strict=True)
-    )
-    return pairing.measured(rows, [end + arm for end in _ENDS for arm in arms], metrics)

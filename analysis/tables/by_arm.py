@@ -109,17 +109,17 @@ def _metric_row(
 def _notes(summary: dict[str, Any]) -> list[str]:
     measure = next(iter(of_programs(summary["arms"])), "rounds_per_s")
     seeds = [entry(summary, "arms", arm, measure).n for arm in summary["arms"]]
-    fewest = min(filter(None, seeds), default=0)
-    most = max(seeds, default=0)
+    fewest, most = min(filter(None, seeds), default=0), max(seeds, default=0)
     notes = []
     if most == 1:
         notes.append("Each number comes from one seed: there is no interval.")
-    elif most >= ENOUGH_SEEDS:
-        notes.append("Each number is a mean over seeds, with its 95 % interval (Student's t).")
-    elif most > 1:
-        notes.append("Each number is a mean over seeds, with the values of the seeds.")
-    if most > 1 and fewest < ENOUGH_SEEDS:
-        notes.append(f"Fewer than {ENOUGH_SEEDS} seeds give no interval; here n = {fewest}.")
+    elif most:
+        spread = (
+            "its 95 % interval (Student's t)" if most >= ENOUGH_SEEDS else "the values of the seeds"
+        )
+        notes.append(f"Each number is a mean over seeds, with {spread}.")
+        if fewest < ENOUGH_SEEDS:
+            notes.append(f"Fewer than {ENOUGH_SEEDS} seeds give no interval; here n = {fewest}.")
     if points(summary):
         notes.append(
             "These are averages over the points of the sweep; tables by point follow below."

@@ -68,7 +68,7 @@ def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
 def test_a_long_legend_takes_no_room_from_the_axes():
     heights = []
     for count in (2, 12):
-        figure, axes = style.new_axes("Latency")
+        figure, (axes,) = style.new_panels(1)
         marks = [Patch(label=f"hit by a combination of impairments {n}") for n in range(count)]
         style.add_legend(figure, STYLES, set(STYLES), marks)
         figure.draw_without_rendering()
@@ -248,7 +248,7 @@ def test_the_reference_of_a_ratio_may_have_a_slash_in_its_name(tmp_path):
 def test_a_legend_has_room_for_its_longest_label(arm):
     arms = ["dblp", "fixed-low", "none", arm]
     with style.settings():
-        figure, _ = style.new_axes("Latency")
+        figure, _ = style.new_panels(1)
         style.add_legend(figure, style.arm_styles(arms), set(arms), [])
         figure.canvas.draw()
     (legend,) = figure.legends
