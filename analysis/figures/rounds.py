@@ -97,18 +97,14 @@ def quality(
     if metric is None:
         return None
     of_run = evaluations.drop_nulls([metric, over])
-    factor = 100.0 if metric == "accuracy" else 1.0
-    present = set(of_run["run_key"])
-    by_task: dict[str, list[str]] = {}
-    for key, task in tasks.items():
-        if key in present:
-            by_task.setdefault(task, []).append(key)
-    if not by_task:
+    of_run = of_run.with_columns(task=pl.col("run_key").replace_strict(tasks, default=None))
+    factor, present = 100.0 if metric == "accuracy" else 1.0, set(of_run["task"])
+    shown = [task for task in dict.fromkeys(tasks.values()) if task in present][: style.MOST_PANELS]
+    if not shown:
         return None
-    shown = dict(list(by_task.items())[: style.MOST_PANELS])
     figure, axes_of = style.new_grid(len(shown))
-    for axes, (task, of_task) in zip(axes_of, shown.items(), strict=True):
-        rows = of_run.filter(pl.col("run_key").is_in(of_task))
+    for axes, task in zip(axes_of, shown, strict=True):
+        rows = of_run.filter(task=task)
         style.draw_lines_by_round(axes, rows, metric, styles, factor=factor, over=over)
         axes.set_xlabel("Training time (s)" if over == "elapsed_s" else "Round")
         axes.set_xlim(left=0)
