@@ -121,14 +121,14 @@ def joined(*parts: str) -> str:
 
 def left_out(part: Mapping[str, Any], pair: str) -> list[tuple[str, str]]:
     """The seeds that enter no ratio of a pair, and the reasons; of a summary or a point of it."""
-    found = {}
+    seeds_by_reason = {}
     if seeds := part.get("unpaired", {}).get(pair):
-        found["only one arm of the pair has an ok run"] = seeds
+        seeds_by_reason["only one arm of the pair has an ok run"] = seeds
     if apart := part.get("no_pairs", {}).get(pair):
-        found[why_apart(apart)] = apart["seeds"]
+        seeds_by_reason[why_apart(apart)] = apart["seeds"]
     return [
         (f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}", why)
-        for why, seeds in found.items()
+        for why, seeds in seeds_by_reason.items()
     ]
 
 

@@ -111,7 +111,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def paper_reduction(ratio: float) -> float:
-    """What the DBLP paper calls a reduction: baseline / DBLP - 1. (It is a speed-up.)"""
+    """The "reduction" of the DBLP paper: baseline / DBLP - 1. (It is a speed-up.)"""
     return ratio - 1
 
 

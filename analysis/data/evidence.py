@@ -1,4 +1,4 @@
-"""What numbers rest on: runs, their verdicts and gates, their points in a sweep, their blocks.
+"""The evidence for numbers: runs, their verdicts and gates, their points in a sweep, their blocks.
 
 Runs of one machine and one code are a block; those of two blocks are no pair. The code is
 identified by its hash; in older runs, which have none, by the commit.
@@ -139,7 +139,7 @@ def dataset_name(training: dict[str, Any]) -> Any:
 
 
 def task(config: dict[str, Any]) -> str:
-    """What a run of the built-in training learns: `small-cnn on digits`."""
+    """The task of a run of the built-in training, such as `small-cnn on digits`."""
     training = section(config, "training")
     return f"{training.get('model')} on {dataset_name(training)}"
 

@@ -230,11 +230,11 @@ def _without_places(document: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(text)) if places else document
 
 
-def _read(entry: dict[str, Any], found: _Directory, whole: Sequence[str]) -> Run:
-    directory, problems, status_problems = found.path, list[str](), list[str]()
+def _read(entry: dict[str, Any], attempt: _Directory, whole: Sequence[str]) -> Run:
+    directory, problems, status_problems = attempt.path, list[str](), list[str]()
     config = _without_places(logs.read_document(directory / CONFIG, problems))
     status = logs.read_document(directory / "status.json", status_problems)
-    verdict, reason = _verdict(status, status_problems, found.note)
+    verdict, reason = _verdict(status, status_problems, attempt.note)
     if verdict == "ok" and not config:
         verdict, reason = "failed", f"cannot be used: {problems[0] if problems else 'no config'}"
     if "this version reads" in reason:
@@ -250,7 +250,7 @@ def _read(entry: dict[str, Any], found: _Directory, whole: Sequence[str]) -> Run
         verdict=verdict,
         reason=reason,
         directory=directory,
-        note=found.note,
+        note=attempt.note,
         began_at=status.get("began_at"),
         wall_s=status.get("wall_s"),
         gates=status.get("gates") or [],

@@ -1,4 +1,4 @@
-"""What a reader must know before the numbers, and how they were made: short rows."""
+"""The cautions that a reader needs before the numbers, and how the numbers were made."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def render_page(
         verdicts=summary["verdicts"],
         planned=len(results.runs),
         findings=findings,
-        found=to_html(findings),
+        findings_table=to_html(findings),
         cautions=summary["cautions"],
         methods=remarks.methods(results),
         settings=summary["settings"],

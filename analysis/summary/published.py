@@ -210,7 +210,7 @@ def _compared(
 
 
 def _models(runs: Iterable[Run]) -> list[str]:
-    """What some runs trained, or whose payload they sent; nothing of programs."""
+    """The models that some runs trained, or whose payload they sent; none of programs."""
     named = ((section(run.config, "training").get("model"), pace(run.config)) for run in runs)
     words = {"payload-only": "payload of "}  # nothing is learnt: only its layers are the model's
     return list(dict.fromkeys(f"{words.get(p['kind'], '')}{model}" for model, p in named if model))

@@ -184,7 +184,7 @@ def _point_table(summary: dict[str, Any], metric: str) -> Table:
 
 
 def contrast_table(summary: dict[str, Any]) -> Table:
-    """Of the first metric that has any: a row per pair of neighbours, a column per ratio."""
+    """The contrasts of the first metric that has any: a row per pair of neighbouring points."""
     contrasts, names = summary.get("contrasts") or [], ratio_names(summary)
 
     def is_contrasted(metric: str) -> bool:

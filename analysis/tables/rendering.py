@@ -59,7 +59,7 @@ def table_of(
     **further: Any,
 ) -> Table:
     """A table with a row per item; a column is a heading and what it shows of an item."""
-    rows = [row(*(show(each) for show in columns.values())) for each in items]
+    rows = [row(*(show(item) for show in columns.values())) for item in items]
     return Table(title=title, columns=list(columns), rows=rows, **further)
 
 
@@ -94,13 +94,13 @@ def narrowed(table: Table, most: int) -> list[Table]:
         for at, heading in enumerate(table.columns)
     ]
     parts: list[list[int]] = []
-    width = 0
-    for at, each in enumerate(widths[1:], start=1):
-        if not parts or width + each > most:
+    total = 0
+    for at, width in enumerate(widths[1:], start=1):
+        if not parts or total + width > most:
             parts.append([0])
-            width = widths[0]
+            total = widths[0]
         parts[-1].append(at)
-        width += each
+        total += width
     return [
         replace(
             table,

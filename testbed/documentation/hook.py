@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds: a link out of `docs/` leads to a copy in the site."""
+"""The hook of MkDocs: a link out of `docs/` leads to a copy in the site."""
 
 from __future__ import annotations
 
@@ -31,14 +31,18 @@ def on_page_markdown(text: str, *, page: Page, config: MkDocsConfig, files: File
 
 
 def _copied(path: Path, config: MkDocsConfig, files: Files) -> str:
-    """Where in the site the file of the project lies; a folder becomes the list of its files."""
-    name = path.relative_to(ROOT).as_posix()
+    """The place in the site of a file of the project; a folder becomes a list of its files."""
+    place_in_project = path.relative_to(ROOT).as_posix()
     content: dict[str, Any] = {"abs_src_path": str(path)}
     if path.is_dir():
-        names = sorted(each.name + "/" * each.is_dir() for each in path.iterdir())
-        shown = [each for each in names if not each.startswith((".", "__pycache__"))]
-        content = {"content": "\n".join([f"{name}/", "", *shown, ""])}
-    place = f"tree/{name}" if path.suffix in _AS_THEY_ARE else f"tree/{name}.txt"
+        names = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
+        shown = [name for name in names if not name.startswith((".", "__pycache__"))]
+        content = {"content": "\n".join([f"{place_in_project}/", "", *shown, ""])}
+    place = (
+        f"tree/{place_in_project}"
+        if path.suffix in _AS_THEY_ARE
+        else f"tree/{place_in_project}.txt"
+    )
     if files.get_file_from_path(place) is None:
         files.append(File.generated(config, place, **content))
     return place

@@ -35,7 +35,7 @@ from testbed.verdict.gates import GATES, GateEntry
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 AXES: dict[str, Registry[Any]] = {
     "gather, broadcast": POLICIES,
-    **{key: each for key, each in REGISTRIES.items() if each is not POLICIES},
+    **{key: registry for key, registry in REGISTRIES.items() if registry is not POLICIES},
     "filling": FILLINGS,
 }
 _FORMAT: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
@@ -97,27 +97,27 @@ class _Walk:
 
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self._definitions = definitions
-        self._met: set[str] = set()
+        self._visited: set[str] = set()
 
     def table(self, title: str, path: str, schema: Schema, marks: str = "###") -> Iterator[str]:
         """A section of its own, then those of the keys in it that have keys themselves."""
-        keys = {key: each for key, each in schema["properties"].items() if each is not True}
+        keys = {key: value for key, value in schema["properties"].items() if value is not True}
         required, about = schema.get("required", ()), schema.get("description", "")
         yield f"{marks} {title}\n\n" + f"{about}\n\n" * bool(about)
-        if rows := [_row(key, each, required=key in required) for key, each in keys.items()]:
+        if rows := [_row(key, value, required=key in required) for key, value in keys.items()]:
             yield _table("key", "value", "default", "meaning", rows=rows) + "\n"
-        for key, each in keys.items():
-            yield from self.sections(f"{path}{key}", each)
+        for key, value in keys.items():
+            yield from self.sections(f"{path}{key}", value)
 
     def sections(self, path: str, schema: Schema) -> Iterator[str]:
         """The sections of a key, where it has keys itself."""
-        if (name := schema.get("$ref", "")) in self._met or name.startswith("#/$defs/axis."):
+        if (name := schema.get("$ref", "")) in self._visited or name.startswith("#/$defs/axis."):
             return
-        self._met |= {name} - {""}
+        self._visited |= {name} - {""}
         schema = self._resolved(schema)
         schema = schema.get("else", schema)  # a name alone, or a mapping
-        for each in schema.get("anyOf", schema.get("oneOf", ())):
-            yield from self.sections(path, each)
+        for form in schema.get("anyOf", schema.get("oneOf", ())):
+            yield from self.sections(path, form)
         tables = self._kinds(path, schema)
         if not tables and schema.get("properties"):
             tables = {path: schema}
@@ -128,7 +128,7 @@ class _Walk:
                 yield from self.sections(path + mark, schema[key])
 
     def _kinds(self, path: str, schema: Schema) -> dict[str, Schema]:
-        """By title: the keys of all kinds, and those of each kind that another key names."""
+        """The keys of all kinds, and those of each kind that another key names, by title."""
         kinds: dict[str, tuple[str, Schema]] = {}
         for rule in schema.get("allOf", ()):
             for key, value in rule["if"].get("properties", {}).items():
@@ -136,12 +136,12 @@ class _Walk:
                     title = f"{path}: `{key}: {value.get('const', 'tcp-NAME')}`"
                     kinds[title] = key, self._resolved(rule["then"])
         named = [of_kind["properties"].items() for _, of_kind in kinds.values()]
-        same = dict(each for each in (named or [()])[0] if all(each in other for other in named))
+        same = dict(item for item in (named or [()])[0] if all(item in other for other in named))
         tables: dict[str, Schema] = {}
         if same:
             tables[f"{path}: keys of all kinds"] = {"properties": same}
         for title, (key, of_kind) in kinds.items():
-            own = {k: each for k, each in of_kind["properties"].items() if k not in (key, *same)}
+            own = {k: v for k, v in of_kind["properties"].items() if k not in (key, *same)}
             tables[title] = {**of_kind, "properties": own}
         return tables
 
@@ -170,8 +170,8 @@ def _value(schema: Schema) -> str:
     if schema.get("pattern") == own_code.PATTERN:
         return "code of your own"
     kind = schema.get("type", "name or mapping" if "else" in schema else "mapping")
-    kinds = [str(each) for each in (kind if isinstance(kind, list) else [kind]) if each != "null"]
-    parts = [" or ".join(_TYPES.get(each, each) for each in kinds)]
+    kinds = [name for name in (kind if isinstance(kind, list) else [kind]) if name != "null"]
+    parts = [" or ".join(_TYPES.get(name, name) for name in kinds)]
     for key, form in _BOUNDS.items():
         if (bound := schema.get(key)) is not None:
             parts.append(form.format(f"{bound:,}" if isinstance(bound, int) else bound))
@@ -215,7 +215,7 @@ def _entry(name: str, factory: Callable[..., Any], files: Counter[Any]) -> Itera
 
 @cache
 def sections() -> dict[str, dict[str, dict[str, str]]]:
-    """What the files of results hold: section -> file -> key path -> meaning."""
+    """The content of the files of results: section -> file -> key path -> meaning."""
     return {
         section: {name: _keys_of_file(entry["keys"]) for name, entry in of_files.items()}
         for section, of_files in _FORMAT.items()
@@ -281,9 +281,9 @@ def metrics() -> str:
     """The metrics of `summary.json` with their units and meanings."""
     units_here = {"count": "", "per_s": "1/s"}
     rows = [
-        (each.name.replace("{}", "NAME"), units_here.get(each.unit, each.unit), each.meaning)
-        for each in REGISTRY.values()
-        if not each.name.startswith(IMPAIRED)
+        (name.replace("{}", "NAME"), units_here.get(metric.unit, metric.unit), metric.meaning)
+        for name, metric in REGISTRY.items()
+        if not name.startswith(IMPAIRED)
     ]
     return _meanings("metric", rows)
 
