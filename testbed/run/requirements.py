@@ -14,7 +14,7 @@ from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.net.tcp import available_congestion_controls
-from testbed.workload import commands
+from testbed.workload import settings as workload
 from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:  # the lab's own process need not import it
@@ -54,7 +54,7 @@ def lacking(
 def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | None) -> str | None:
     """Name the first program that this machine does not have; None where it has all."""
     for entry in programs:
-        (program, *_) = commands.resolved(entry["run"])
+        (program, *_) = workload.resolved(entry["run"])
         # With a slash it is a path, and a relative one begins in the folder.
         place = Path(folder or ".", program) if "/" in program else program
         if shutil.which(place) is None:
@@ -99,10 +99,13 @@ def _beyond_labs(run: Run) -> Iterator[str]:
 
 def _missing_files(run: Run) -> Iterator[str]:
     """Refuse programs by paths where nothing is that could be executed."""
+    of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
     for number, program in enumerate(run.programs.programs):
-        if wrong := commands.wrong(program.run, run.folder or Path.cwd()):
+        if wrong := workload.wrong_file(program.run, run.folder or Path.cwd()):
             is_python = "python" in run.experiment.workload.model_fields_set
             key = "workload.python" if is_python else f"workload.programs.{number}.run"
+            if "run" in of_arm.get(program.label, {}):
+                key = f"arms.{run.name_in_file}.{program.label}.run"
             yield f"{key}: {wrong}"
 
 

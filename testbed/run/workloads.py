@@ -22,9 +22,9 @@ from testbed.shared.messages import PROGRAMS, TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.shared.unlinked import open_file
 from testbed.transport.wire import DATA_PORTS
-from testbed.verdict import flows
-from testbed.workload import commands, markers
+from testbed.workload import markers
 from testbed.workload.markers import MarkerSocket, Rounds
+from testbed.workload.settings import resolved
 
 _LOAD_TIMEOUT_S = 300.0  # of model and data
 FILE = "workload.json"
@@ -227,7 +227,7 @@ class ProgramWorkload:
             program.began_s = time.monotonic()
             program.process = host_program.start(
                 host,
-                commands.resolved(settings["run"]),
+                resolved(settings["run"]),
                 stdout=output.fileno(),
                 stderr=log.fileno(),
                 env=self._environment | own | settings.get("environment", {}),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +30,9 @@ from testbed.shared.section import Section
 # redirections, and what separates programs. An address may hold a single &.
 _QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _OF_SHELLS = re.compile(r"[|<>;]+|&(?:[&>]|(?=\s|$))")
-_AFTER_TIMEOUT_S = 30.0
+LAB_PYTHON = "lab-python"
+_PYTHON, _SHELL = re.compile(r"python[0-9.]*|lab-python"), re.compile(r"(ba|da|k|z)?sh")
+_OPTIONS = re.compile(r"-[BEIPdeuvx]+")  # of theirs, those without a value
 # Their logs and samples have these names already.
 _TAKEN = (
     *("controller", "ovs-vswitchd", "ovsdb-server", "delay-relay", "supervisor", "sampler"),
@@ -37,27 +40,27 @@ _TAKEN = (
 )
 
 
-def _words(given: Any) -> Any:
-    """Arguments as a list; a text is divided as a shell would, without one."""
-    if isinstance(given, str):
-        words = shlex.split(given)
-        if operator := _OF_SHELLS.search(_QUOTED.sub("", given)):
+def _words(value: Any) -> Any:
+    """Divide a text into arguments as a shell would, without one."""
+    if isinstance(value, str):
+        words = shlex.split(value)
+        if operator := _OF_SHELLS.search(_QUOTED.sub("", value)):
             raise ValueError(
                 f"no shell reads this, so {operator[0]!r} would be an argument; valid: one "
                 'program, quotes around an argument, or a list such as [sh, -c, "..."]'
             )
         return words
-    return given
+    return value
 
 
-def _command(given: Any) -> Any:
-    """A program and its arguments as a list."""
-    given = _words(given)
-    if not isinstance(given, list):
+def _command(value: Any) -> Any:
+    """Check a program and its arguments, as a text or a list."""
+    value = _words(value)
+    if not isinstance(value, list):
         raise ValueError("must be a program and its arguments, as a text or a list of texts")
-    if not given or not str(given[0]).strip():
+    if not value or not str(value[0]).strip():
         raise ValueError("is empty; valid: a program and its arguments")
-    return given
+    return value
 
 
 def _texts(least: int) -> WithJsonSchema:
@@ -88,10 +91,10 @@ class Program(Section):
     )
     name: Name | None = optional("names it in logs and tables; none: the host's name")
     after: str | None = optional(
-        "the name of a program that must listen (on TCP or UDP) or have ended first"
+        "the name of a program above that must listen (on TCP or UDP) or have ended first"
     )
     after_timeout_s: float = Field(
-        default=_AFTER_TIMEOUT_S,
+        default=30.0,
         gt=0,
         le=1e6,
         description="the longest wait for that one, from its start; beyond it the run has failed",
@@ -147,30 +150,30 @@ class Programs(Section):
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that run a program, each once."""
+        """The hosts that run a program, without repeats."""
         return list(dict.fromkeys(program.host for program in self.programs))
 
     @model_validator(mode="after")
     def _fits_together(self) -> Programs:
-        found = [*self._wrong_names(), *self._wrong_order(), *self._different_controls()]
+        wrong = [*self._wrong_programs()]
         if all(program.service for program in self.programs):
-            said = "all are services, so nothing would ever end; valid: at least one that is none"
-            found.append(Problem(("programs",), said))
+            words = "all are services, so nothing would ever end; valid: at least one that is none"
+            wrong.append(Problem(("programs",), words))
         if self.data_ports is not None and self.data_ports[0] > self.data_ports[1]:
             first, last = self.data_ports
-            found.append(Problem(("data_ports",), f"[{first}, {last}]: valid: the lower one first"))
-        if found:
-            raise problems.raised(found)
+            wrong.append(Problem(("data_ports",), f"[{first}, {last}]: valid: the lower one first"))
+        if wrong:
+            raise problems.raised(wrong)
         return self
 
-    def _wrong_names(self) -> list[Problem]:
-        labels = [program.label for program in self.programs]
-        outputs = [program.output for program in self.programs]
-        wrong: list[Problem] = []
+    def _wrong_programs(self) -> Iterator[Problem]:
+        """Yield what programs do not have together: names, outputs, order, congestion controls."""
+        labels, outputs = list[str](), list[str | None]()
+        controls: dict[str, tuple[int, str]] = {}  # by host
         for number, program in enumerate(self.programs):
-            label, output = program.label, program.output
-            reasons = {}
-            if label in labels[:number]:
+            label, output, after = program.label, program.output, program.after
+            control, reasons = program.congestion_control, dict[str, str]()
+            if label in labels:
                 first = labels.index(label)
                 reasons["name"] = (
                     f"{label!r} is taken by programs.{first}; give them distinct names"
@@ -178,65 +181,32 @@ class Programs(Section):
             elif label in _TAKEN:
                 key = "host" if program.name is None else "name"
                 reasons[key] = f"{label!r}: a part of the lab has this name; valid: another"
-            if program.service and program.time_limit_s is not None:
-                reasons["time_limit_s"] = (
-                    "has no meaning for a service, which ends with the others; valid: none"
-                )
-            if program.after is None and program.after_timeout_s != _AFTER_TIMEOUT_S:
-                reasons["after_timeout_s"] = "has no meaning without after; valid: none"
-            if output is not None and output in outputs[:number]:
-                first = outputs.index(output)
-                reasons["output"] = f"{output!r}: programs.{first} writes it, too"
-            wrong += [Problem(("programs", number, key), why) for key, why in reasons.items()]
-        return wrong
-
-    def _wrong_order(self) -> list[Problem]:
-        after = {program.label: program.after for program in self.programs}
-        found = []
-        for number, program in enumerate(self.programs):
-            if program.after is not None and program.after not in after:
-                said = f"unknown program {program.after!r}; {one_of(program.after, list(after))}"
-                found.append(Problem(("programs", number, "after"), said))
-        try:
-            TopologicalSorter({name: [first] for name, first in after.items() if first}).prepare()
-        except CycleError as error:
-            circle = error.args[1][::-1]
-            number = next(
-                n for n, program in enumerate(self.programs) if program.label == circle[0]
-            )
-            said = f"{circle[1]!r}: a circle: {' after '.join(circle)}"
-            found.append(Problem(("programs", number, "after"), said))
-        return found
-
-    def _different_controls(self) -> list[Problem]:
-        of_host: dict[str, tuple[int, str]] = {}
-        for number, program in enumerate(self.programs):
-            if program.congestion_control is None:
-                continue
-            first, known = of_host.setdefault(program.host, (number, program.congestion_control))
-            if known != program.congestion_control:
-                said = (
-                    f"{program.congestion_control!r}: programs.{first} sets {known!r} for host "
-                    f"{program.host!r}, and a host has one; valid: the same, or let the programs "
-                    "choose by arguments of their own"
-                )
-                return [Problem(("programs", number, "congestion_control"), said)]
-        return []
+            if output is not None and output in outputs:
+                reasons["output"] = f"{output!r}: programs.{outputs.index(output)} writes it, too"
+            if after is not None and after not in labels:
+                reasons["after"] = f"no program {after!r} stands above; {one_of(after, labels)}"
+            if control is not None:
+                first, other = controls.setdefault(program.host, (number, control))
+                if other != control:
+                    reasons["congestion_control"] = (
+                        f"{control!r}: programs.{first} sets {other!r} for host {program.host!r}, "
+                        "and a host has one; valid: the same, or let the programs choose by "
+                        "arguments of their own"
+                    )
+            labels.append(label)
+            outputs.append(output)
+            yield from (Problem(("programs", number, key), why) for key, why in reasons.items())
 
     def unknown_hosts(self, hosts: Sequence[str]) -> list[Problem]:
-        """The programs on hosts that the network does not have."""
-        unknown = [
-            (n, program.host)
-            for n, program in enumerate(self.programs)
-            if program.host not in hosts
-        ]
+        """Return the programs on hosts that the network does not have."""
+        unknown = ((n, p.host) for n, p in enumerate(self.programs) if p.host not in hosts)
         return [
             Problem(("programs", number, "host"), f"unknown host {host!r}; {one_of(host, hosts)}")
             for number, host in unknown
         ]
 
     def files(self, folder: Path) -> list[str]:
-        """The files beside the experiment that commands name, by their whole paths."""
+        """Return the files beside the experiment that commands name, by their whole paths."""
         words = dict.fromkeys(word for program in self.programs for word in program.run)
         # A word may be anything, such as a text that is too long for a name: that is no file.
         named = [(folder / word).resolve() for word in words if os.path.isfile(folder / word)]  # noqa: PTH113
@@ -255,32 +225,62 @@ class ProgramsArm(AnyArm):
     congestion_control: CongestionControl | None = optional("of every program")
 
     def applied(self, workload: Programs) -> Programs:
-        """The workload of this arm; ValidationError, whose places begin below the arm."""
+        """Return the workload of this arm; ValidationError, whose places begin below the arm."""
         changes: Mapping[str, Any] = self.model_extra or {}
         labels = [program.label for program in workload.programs]
         for name, keys in changes.items():
             if name not in labels:
-                said = f"unknown key; {one_of(name, ['congestion_control', *labels])}"
-                raise problems.raised([Problem((name,), said, problems.UNKNOWN)])
+                words = f"unknown key; {one_of(name, ['congestion_control', *labels])}"
+                raise problems.raised([Problem((name,), words, problems.UNKNOWN)])
             if not isinstance(keys, Mapping):
-                said = "must be a mapping of a program's keys to values"
-                raise problems.raised([Problem((name,), said)])
+                words = "must be a mapping of a program's keys to values"
+                raise problems.raised([Problem((name,), words)])
         document = workload.model_dump(mode="json")
-        for each, label in zip(document["programs"], labels, strict=True):
-            each["name"] = label
+        for program, label in zip(document["programs"], labels, strict=True):
+            program["name"] = label
             if self.congestion_control is not None:
-                each["congestion_control"] = self.congestion_control
-            each.update(changes.get(label, {}))
+                program["congestion_control"] = self.congestion_control
+            program.update(changes.get(label, {}))
         try:
             return Programs.model_validate(document)
         except ValidationError as error:
             raise problems.raised(
-                [self._placed(each, labels) for each in problems.of(error, Programs)]
+                [self._placed(problem, labels) for problem in problems.of(error, Programs)]
             ) from None
 
     def _placed(self, problem: Problem, labels: Sequence[str]) -> Problem:
-        """The same problem, where the arm has it."""
         place = problem.place
         if len(place) > 1 and place[0] == "programs" and isinstance(place[1], int):
             place = (labels[place[1]], *place[2:])
         return problem._replace(place=place)
+
+
+def wrong_file(command: Sequence[str], folder: Path) -> str:
+    """Say what is wrong with a command's files; empty where nothing can be known."""
+    program, *arguments = command
+    if "/" in program:
+        if missing := _missing(program, folder):
+            return missing
+        if os.path.isdir(folder / program) or not os.access(folder / program, os.X_OK):  # noqa: PTH112
+            return f"{program!r}: is no executable file; valid: 'chmod +x' it, or [python3, FILE]"
+    name = Path(program).name
+    if not (_PYTHON.fullmatch(name) or _SHELL.fullmatch(name)):
+        return ""
+    script = next((argument for argument in arguments if not _OPTIONS.fullmatch(argument)), "-")
+    # A shell looks for a name without a slash where programs are, too.
+    if script.startswith("-") or (_SHELL.fullmatch(name) and shutil.which(script)):
+        return ""
+    return _missing(script, folder)
+
+
+def _missing(name: str, folder: Path) -> str:
+    # A word may be too long for a name: that is no file.
+    if os.path.exists(folder / name):  # noqa: PTH110
+        return ""
+    return f"{name!r}: no such file; looked in {folder}"
+
+
+def resolved(command: Sequence[str]) -> list[str]:
+    """Return a command with the path of the lab's Python, which no configuration holds."""
+    program, *arguments = command
+    return [sys.executable if program == LAB_PYTHON else program, *arguments]

@@ -22,10 +22,8 @@ from testbed.shared.registry import Registry, one_of
 from testbed.shared.section import Section
 from testbed.transport import presets
 from testbed.transport.presets import ProtocolConfig
-from testbed.transport.tolerance import PerLayer
 from testbed.transport.wire import DATA_PORTS
-from testbed.workload.commands import LAB_PYTHON
-from testbed.workload.settings import AnyArm, Arguments, BuiltIn, Programs
+from testbed.workload.settings import LAB_PYTHON, AnyArm, Arguments, BuiltIn, Programs
 
 HOOK_ENVIRONMENT = "BOUNDED_LOSS"  # testbed.ddp.settings reads it
 _MASTER_PORT = 29500  # torchrun's own default
@@ -48,11 +46,6 @@ _OF_OURS = (
     *("protocol", "mode", "collective", "filling", "rate_bps", "insecure"),
     *("late_share", "min_ranks"),
 )
-# What these keys need of others; each with the hook's default.
-_NEEDS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
-    "late_share": (("mode", "bounded", "bounded"), ("filling", *2 * ("error-feedback",))),
-    "min_ranks": (("collective", "server", "sharded"),),
-}
 _OF_ALL = ("hook", "args", "congestion_control")
 
 
@@ -81,34 +74,17 @@ class Torchrun(Section):
         "the longest time that it may take; none: `limits.run_timeout_s` alone", gt=0, le=1e6
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _keys_of_arms_are_in_arms(cls, given: Any) -> Any:
-        for key in given if isinstance(given, Mapping) else ():
-            if key in TorchrunArm.model_fields and key not in cls.model_fields:
-                said = f"is a key of an arm; valid: arms.NAME.{key}"
-                raise problems.raised([Problem((key,), said, problems.UNKNOWN)])
-        return given
-
     @field_validator("script")
     @classmethod
     def _script_is_there(cls, script: str, info: ValidationInfo) -> str:
         return own_code.located(script, folders(info))
 
-    @field_validator("hosts")
-    @classmethod
-    def _hosts_are_distinct(cls, hosts: list[str] | None) -> list[str] | None:
-        for number, host in enumerate(hosts or []):
-            if host in (hosts or [])[:number]:
-                raise ValueError(f"{host!r} stands twice; more ranks on a host: nproc_per_host")
-        return hosts
-
-    def unknown_hosts(self, known: Sequence[str]) -> list[Problem]:
-        """The hosts that the network does not have."""
+    def unknown_hosts(self, valid: Sequence[str]) -> list[Problem]:
+        """Return the hosts that the network does not have."""
         return [
-            Problem(("hosts", number), f"unknown host {host!r}; {one_of(host, known)}")
+            Problem(("hosts", number), f"unknown host {host!r}; {one_of(host, valid)}")
             for number, host in enumerate(self.hosts or [])
-            if host not in known
+            if host not in valid
         ]
 
 
@@ -173,108 +149,84 @@ class TorchrunArm(AnyArm):
             valid = [*dict.fromkeys((*_OF_ALL, *_OF_OURS, *self._settings_of_protocol()))]
             words = f"protocol {self.protocol!r} has no such key"
         words += f"; valid: {', '.join(valid)}"
-        given = (*self.model_fields_set, *(self.model_extra or {}))
-        if unknown := [Problem((k,), words, problems.UNKNOWN) for k in given if k not in valid]:
+        keys = (*self.model_fields_set, *(self.model_extra or {}))
+        if unknown := [Problem((k,), words, problems.UNKNOWN) for k in keys if k not in valid]:
             raise problems.raised(unknown)
         if not self.is_ours:
             if not re.fullmatch(r"\w{1,15}", self.congestion_control or "cubic"):
                 words = f"{shown(self.congestion_control)}: valid: a name that the kernel knows"
                 raise problems.raised([Problem(("congestion_control",), words)])
             return self
-        for key, needs in _NEEDS.items():
-            present = {other: getattr(self, other) or own for other, _, own in needs}
-            wrong = [f"{k}: {present[k]}" for k, value, _ in needs if present[k] != value]
-            if getattr(self, key) and wrong:
-                clash = f"{getattr(self, key)}: not with {' and '.join(wrong)}"
-                beside = " and ".join(f"{other}: {value}" for other, value, _ in needs)
-                text = f"{clash}; valid beside {beside}"
-                raise problems.raised([Problem((key,), text)])
-        try:
-            layered = self.protocol and self._is_per_layer(self._preset)
-        except TypeError as error:  # a value of a wrong kind
-            raise ValueError(str(error)) from None
-        if layered:
-            said = (  # the hook's own words
-                f"{self.protocol}: it bounds the loss of each layer, and a bucket "
-                "has no names of layers; valid: a protocol with one bound, such as dblp"
-            )
-            raise problems.raised([Problem(("protocol",), said)])
+        if self.protocol is not None:
+            try:  # what its settings need of each other the hook refuses
+                self._preset()
+            except TypeError as error:  # a value of a wrong kind
+                raise ValueError(str(error)) from None
         return self
 
     def _settings_of_protocol(self) -> Sequence[str]:
-        assert self.protocol is not None
         try:
-            return presets.settings(self.protocol)
-        except ValueError:
-            known = [
-                preset
-                for preset in presets.PRESETS
-                if not self._is_per_layer(presets.preset(preset))
-            ]
-            said = f"unknown protocol {self.protocol!r}; {one_of(self.protocol, known)}"
-            raise problems.raised([Problem(("protocol",), said)]) from None
-
-    def _is_per_layer(self, protocol: ProtocolConfig) -> bool:
-        """Whether the hook refuses it, since its loss has a bound for each layer."""
-        return self.mode in (None, "bounded") and isinstance(protocol.gather, PerLayer)
+            return presets.settings(str(self.protocol))
+        except ValueError as error:
+            raise problems.raised([Problem(("protocol",), str(error))]) from None
 
     @property
     def _options(self) -> dict[str, Any]:
-        """Of the protocol's preset."""
+        """The settings of the protocol's preset."""
         control = self.congestion_control
         own = {} if control is None else {"congestion_control": control}
         return {**(self.model_extra or {}), **own}
 
-    @property
     def _preset(self) -> ProtocolConfig:
         return presets.preset(str(self.protocol), **self._options)
 
     @property
     def _of_hook(self) -> dict[str, Any]:
-        """What the hook is told."""
+        """The settings of the hook."""
         keys = _OF_OURS if self.is_ours else ("hook", *HOOKS[self.hook])
-        found = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
-        return {**found, **self._options} if self.is_ours else found
+        own = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        return {**own, **self._options} if self.is_ours else own
 
     def applied(self, workload: Torchrun, hosts: Sequence[str], link_rate_bps: float) -> Programs:
         """The ranks of this arm as programs."""
-        hosts, each_has = workload.hosts or hosts, workload.nproc_per_host
-        words, ranks = workload.args if self.args is None else self.args, len(hosts) * each_has
+        hosts, per_host = workload.hosts or hosts, workload.nproc_per_host
+        arguments = workload.args if self.args is None else self.args
+        ranks = len(hosts) * per_host
         if (self.min_ranks or 0) > ranks:
-            said = f"{self.min_ranks}: valid: 1 to {ranks}, the number of ranks"
-            raise problems.raised([Problem(("min_ranks",), said)])
+            words = f"{self.min_ranks}: valid: 1 to {ranks}, the number of ranks"
+            raise problems.raised([Problem(("min_ranks",), words)])
         hook, data_ports = self._of_hook, _CHOSEN_BY_KERNEL
         if self.is_ours:
             # Behind the ports of control messages, which a loss spares, come those of data.
-            fixed = {"port": DATA_PORTS[0] - each_has, "segmentation": False}
-            if self.protocol is not None and self.rate_bps is None and self._preset.needs_rate:
-                hook["rate_bps"] = math.floor(_PACE * link_rate_bps / each_has)
+            fixed = {"port": DATA_PORTS[0] - per_host, "segmentation": False}
+            if self.protocol is not None and self.rate_bps is None and self._preset().needs_rate:
+                hook["rate_bps"] = math.floor(_PACE * link_rate_bps / per_host)
             hook = {"insecure": True, **hook, **fixed}
             data_ports = DATA_PORTS
         shared = {
             "MASTER_ADDR": hosts[0],
             "MASTER_PORT": str(_MASTER_PORT),
             "WORLD_SIZE": str(ranks),
-            "LOCAL_WORLD_SIZE": str(each_has),
+            "LOCAL_WORLD_SIZE": str(per_host),
             "OMP_NUM_THREADS": "1",  # all hosts share the machine's processors
             HOOK_ENVIRONMENT: json.dumps(hook, sort_keys=True),
         }
         programs = [
             {
                 "host": host,
-                "name": host if each_has == 1 else f"{host}-rank-{place * each_has + local}",
-                "run": [workload.python, "-u", workload.script, *words],
+                "name": host if per_host == 1 else f"{host}-rank-{place * per_host + local}",
+                "run": [workload.python, "-u", workload.script, *arguments],
                 "time_limit_s": workload.time_limit_s,
-                "may_be_killed": self.min_ranks is not None and place * each_has + local > 0,
+                "may_be_killed": self.min_ranks is not None and place * per_host + local > 0,
                 "congestion_control": None if self.is_ours else self.congestion_control,
                 "environment": {
                     **shared,
-                    "RANK": str(place * each_has + local),
+                    "RANK": str(place * per_host + local),
                     "LOCAL_RANK": str(local),
                     "GROUP_RANK": str(place),
                 },
             }
             for place, host in enumerate(hosts)
-            for local in range(each_has)
+            for local in range(per_host)
         ]
         return Programs.model_validate({"programs": programs, "data_ports": data_ports})
