@@ -33,15 +33,15 @@ from testbed.training.settings import Training
 
 
 def task(configs: list[dict[str, Any]], capture: list[str]) -> str:
-    """What `main` reads: the configurations, for this machine's own version of the lab."""
+    """Write what `main` reads: the configurations, for this machine's version of the lab."""
     code = {"commit": manifest.commit(), "code": manifest.code_sha256()}
     return json.dumps({**code, "runs": configs, "capture": capture})
 
 
 def main() -> int:
-    """Execute the runs of a task; returns the exit status."""
+    """Execute the runs of a task; return the exit status."""
     folder, task = Path(sys.argv[1]), json.load(sys.stdin)
-    worker.forget_dead(folder.parent)
+    worker.remove_abandoned(folder.parent)
     try:
         _require_same_code(task)
         for config in task["runs"]:
@@ -55,7 +55,7 @@ def main() -> int:
                 simulating.carry_out(place, config, lambda record: None)
             else:
                 capture = {"capture": task["capture"]}
-                with worker.turn():
+                with worker.exclusive_lab():
                     runner.carry_out(place, config | capture, lambda record: None)
     except InputError as error:
         print(error, file=sys.stderr)
@@ -79,29 +79,24 @@ def _require(config: Mapping[str, Any]) -> None:
     own_code.expect(config.get("code", {}))
     if not config.get("simulated"):
         capabilities.require()
-    if "workload" not in config:
-        _require_data(config)
-    elif missing := requirements.missing_program(
-        config["workload"]["programs"], config.get("folder")
-    ):
-        raise InputError(f"workload.programs: {missing}")
-
-
-def _require_data(config: Mapping[str, Any]) -> None:
-    """Fetch and check what a run trains."""
+    folder = config.get("folder")
+    if "workload" in config:
+        if missing := requirements.missing_program(config["workload"]["programs"], folder):
+            raise InputError(f"workload.programs: {missing}")
+        return
     if importlib.util.find_spec("torch") is None:
         raise InputError("training needs torch, which was left out: LAB_TORCH=1 ./lab check")
     need = prerequisites.Need(
         Training.model_validate(config["training"]),
         hosts=len(topologies.parse(config["topology"]).host_names()),
         seed=int(config["seed"]),
-        folder=Path(config["folder"]) if config.get("folder") else None,
+        folder=Path(folder) if folder else None,
     )
     prerequisites.prepare([need], lambda name, done, total: None)
 
 
 def unpack(packed: bytes, folder: Path, names: Collection[str]) -> None:
-    """Write what a worker packed below an empty folder; ValueError for all but files in `names`."""
+    """Write what a worker packed into an empty folder; ValueError for all but files in `names`."""
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
             for member in archive:

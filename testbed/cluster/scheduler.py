@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import re
 import secrets
 import socket
 import ssl
@@ -18,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from testbed.cluster import block as execution
 from testbed.cluster import worker
@@ -33,17 +33,15 @@ _CONNECT_S = 10.0
 _POLL_S = 0.5
 _VALID = "valid: tls://HOST:PORT, or tcp://127.0.0.1:PORT on this machine"
 _TLS = "DASK_DISTRIBUTED__COMM__TLS__"
-_ADDRESS = re.compile(r"(tcp|tls)://(?:\[(.+)\]|([^/:\[\]]+)):([0-9]{1,5})")
 
 
 class Scheduler:
     """A Dask scheduler; workers with the resource `lab=1` execute runs and record `capture`."""
 
     def __init__(self, address: str, capture: Sequence[str] = ()) -> None:
-        """Nothing is connected before `connect`."""
         self._address, self._capture = address, list(capture)
         self._sweep = f"lab-{secrets.token_hex(8)}"
-        self._going_on: dict[Any, Sequence[Run]] = {}  # by their futures
+        self._submitted: dict[Any, Sequence[Run]] = {}  # by their futures
 
     def connect(self) -> Scheduler:
         """Join it, until `close`; InputError where it cannot or must not be, or without Dask."""
@@ -51,7 +49,7 @@ class Scheduler:
         return self
 
     def workers(self) -> set[str]:
-        """Those that there are now; InputError where the scheduler has gone."""
+        """Return the present workers; InputError where the scheduler has gone."""
         try:
             # A client that has just lost its scheduler knows nothing: not even that key.
             workers = self._client.scheduler_info(n_workers=-1).get("workers")
@@ -79,21 +77,21 @@ class Scheduler:
         waiting = deque(blocks)
         refused: dict[str, str] = {}
         lost: list[Run] = []
-        is_told = False
-        while waiting or self._going_on:
-            there = self.workers()
-            fit = there - refused.keys()
-            if there and not fit and not self._going_on:
-                why = next(iter(refused.values()))
-                raise InputError(f"no worker can execute this sweep: {why}")
-            if not there and not is_told:
+        had_workers = True
+        while waiting or self._submitted:
+            workers = self.workers()
+            fit = workers - refused.keys()
+            if workers and not fit and not self._submitted:
+                reason = next(iter(refused.values()))
+                raise InputError(f"no worker can execute this sweep: {reason}")
+            if not workers and had_workers:
                 say("waiting for a worker that was started with --resources lab=1")
-            is_told = not there
-            while waiting and len(self._going_on) < len(fit):
+            had_workers = bool(workers)
+            while waiting and len(self._submitted) < len(fit):
                 self._submit(waiting.popleft(), fit)
             time.sleep(_POLL_S)
-            for future in [future for future in self._going_on if future.status != "pending"]:
-                runs = self._going_on.pop(future)
+            for future in [future for future in self._submitted if future.status != "pending"]:
+                runs = self._submitted.pop(future)
                 if future.status == "error":  # Dask tried it again as often as it does
                     say(f"{runs[0].label}: given up: {future.exception()}")
                     lost.extend(runs)
@@ -101,14 +99,14 @@ class Scheduler:
                 if future.status != "finished":
                     waiting.appendleft(runs)
                     continue
-                answer = future.result()
+                reply = future.result()
                 try:
-                    outcomes = self._outcomes(runs, answer, folder)
+                    outcomes = self._outcomes(runs, reply, folder)
                 except ValueError as error:
-                    worker = answer["worker"]
-                    if worker not in refused:
-                        say(f"worker {worker} is left out: {error}")
-                    refused[worker] = str(error)
+                    name = reply["worker"]
+                    if name not in refused:
+                        say(f"worker {name} is left out: {error}")
+                    refused[name] = str(error)
                     waiting.appendleft(runs)
                 else:
                     for outcome in outcomes:
@@ -125,26 +123,26 @@ class Scheduler:
             resources={_RESOURCE: 1},
             pure=False,
         )
-        self._going_on[future] = runs
+        self._submitted[future] = runs
 
     def _outcomes(
-        self, runs: Sequence[Run], answer: Mapping[str, Any], folder: Path
+        self, runs: Sequence[Run], reply: Mapping[str, Any], folder: Path
     ) -> list[Outcome]:
-        """Store what a worker sent; ValueError: why its worker cannot be left in."""
-        if "refused" in answer:
-            raise ValueError(answer["refused"])
+        """Store what a worker sent; ValueError says why the worker is to be left out."""
+        if "refused" in reply:
+            raise ValueError(reply["refused"])
         try:
-            return execution.store(folder, runs, answer["packed"])
+            return execution.store(folder, runs, reply["packed"])
         except ValueError as error:
             raise ValueError(f"sent other results than asked for: {error}") from None
 
     def close(self) -> None:
-        """End what goes on, and leave the scheduler."""
+        """End what was submitted, and leave the scheduler."""
         from distributed import Event
 
-        if self._going_on and self._client.status == "running":
+        if self._submitted and self._client.status == "running":
             Event(self._sweep, client=self._client).set()
-        for future in self._going_on:
+        for future in self._submitted:
             future.cancel()
         self._client.close(timeout=_CONNECT_S)
 
@@ -176,20 +174,19 @@ def _connect(address: str) -> Client:
 
 
 def _checked(address: str) -> tuple[str, int]:
-    """Host and port of an address that may be used."""
-    if (parts := _ADDRESS.fullmatch(address)) is None:
+    """Return host and port of an address that may be used."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:  # such as a port beyond 65535
+        raise InputError(f"--scheduler {address}: {error}; {_VALID}") from None
+    if parts.scheme not in ("tcp", "tls") or not host or not port or parts.path:
         raise InputError(f"--scheduler {address}: {_VALID}")
-    scheme, ipv6, name, digits = parts.groups()
-    host, port = ipv6 or name, int(digits)
-    if not 1 <= port <= 65535:
-        raise InputError(f"--scheduler {address}: port {port}; valid: 1 to 65535")
     try:
         is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError as error:
-        if ipv6 or re.fullmatch(r"[0-9.]+", host):  # no name of a host either
-            raise InputError(f"--scheduler {address}: {error}; {_VALID}") from None
+    except ValueError:
         is_local = host == "localhost"
-    if scheme == "tcp" and not is_local:
+    if parts.scheme == "tcp" and not is_local:
         raise InputError(
             f"--scheduler {address}: without TLS only on this machine, since Dask executes what it "
             f"is sent; {_VALID}"

