@@ -14,7 +14,7 @@ import yaml
 from testbed import experiment
 from testbed.experiment import files
 from testbed.shared import yaml_input
-from tests.experiment.test_profiles import PAPER_ITEMS
+from tests.experiment.test_expansion import PAPER_ITEMS
 
 pytestmark = [
     pytest.mark.lab,

@@ -1,20 +1,25 @@
-"""`./lab run` takes the profile for slow machines where the rate does not arrive, and says so."""
+"""`./lab run` fits its profile to a slow machine, and seeds of several machines are one report."""
 
 from __future__ import annotations
 
 import io
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import analysis
 from testbed.cli import execution
 from testbed.cli.options import Sweep
 from testbed.cli.plan import Chosen
 from testbed.machine import steadiness
+from testbed.run import manifest
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import write_json
+from tests.cli.test_verbs import SMALL
 from tests.machine.test_machine import QUIET
 
 
@@ -76,3 +81,52 @@ def test_what_has_been_planned_goes_on_in_its_profile(monkeypatch, tmp_path, pro
     quick = replace(chosen(Sweep(name="quick")), results=tmp_path)
     (selection,) = execution.sized(quick, Console()).selections
     assert (selection.profile or "laptop") == profile
+
+
+SWEEP = SMALL.replace("[1]", "[1, 2]").replace(
+    "{ dblp:", "{ fixed-low: { protocol: fixed-low }, dblp:"
+)
+
+
+@pytest.fixture
+def simulate(tmp_path, monkeypatch, in_process):
+    """Execute some runs, as a machine with this id and commit would; returns what was printed."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SWEEP)
+
+    def execute(folder, *options, machine="one", commit="a" * 40, status=0):
+        (tmp_path / "id").write_text(machine)
+        monkeypatch.setattr(manifest, "_MACHINE_ID", tmp_path / "id")
+        monkeypatch.setattr(manifest, "commit", lambda: commit)
+        monkeypatch.setattr(manifest, "code_sha256", lambda: f"hash of {commit}")
+        words = ("simulate", path, "--out", tmp_path / folder, *options)
+        ended, out, err = in_process(*words)
+        assert ended == status, err
+        return out + err
+
+    return execute
+
+
+def test_seeds_of_two_machines_make_one_report(simulate, tmp_path):
+    simulate("one", "--set", "seeds=[1]")
+    simulate("two", "--set", "seeds=[2]", machine="two", commit="b" * 40)
+    shutil.copytree(tmp_path / "two", tmp_path / "one", dirs_exist_ok=True)
+    told = simulate("one")
+    assert "4 ok: nothing is left to do" in told
+    assert "different machines: 2 on" in told
+    assert "2 versions of the code: aaaaaaaaaa, bbbbbbbbbb" in told
+    summary = json.loads((tmp_path / "one" / "small" / "report" / "summary.json").read_text())
+    assert summary["verdicts"]["ok"] == 4
+    # Each seed was measured on one machine, so both are pairs.
+    assert summary["ratios"]["fixed-low/dblp"]["round_latency_s"]["mean"]["n"] == 2
+    assert "no_pairs" not in summary
+
+
+def test_alike_machines_are_two_blocks(simulate, tmp_path):
+    simulate("one", "--arms", "dblp", "--seeds", "1")
+    simulate("two", "--arms", "fixed-low", "--seeds", "1", machine="two")
+    shutil.copytree(tmp_path / "two", tmp_path / "one", dirs_exist_ok=True)
+    plan = tmp_path / "one" / "small" / "plan.json"
+    plan.unlink()  # each has its own arm alone
+    summary = json.loads(analysis.write_report(tmp_path / "one").summary.read_text())
+    assert summary["no_pairs"]["fixed-low/dblp"] == {"seeds": [1], "of": 1, "differ": ["machine"]}
