@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from rich.console import Console
 
@@ -114,26 +113,19 @@ def draw(records: Iterable[Record], path: Path) -> bool:
         return False
     looks = style.arm_styles(list(lines))
     with style.settings():
-        figure = Figure(figsize=(5.4, 3.6))
-        axes = figure.add_subplot()
+        figure, axes = style.new_axes("completion / byte bound")
         for label, points in lines.items():
-            look = looks[label]
+            look, (losses, ratios, done) = looks[label], np.array(points).T
             common: Any = {"color": look.colour.light, "marker": look.marker}
             axes.plot(
-                [loss for loss, _, done in points if done],
-                [ratio for _, ratio, done in points if done],
-                linestyle=look.line,
-                label=label,
-                **common,
+                losses[done == 1], ratios[done == 1], linestyle=look.line, label=label, **common
             )
-            for loss, ratio, done in points:
-                if not done:  # drawn at the time that it was given, a lower limit
-                    arrow = {"arrowstyle": "->", "color": look.colour.light}
-                    axes.annotate("", (loss, ratio * 1.35), (loss, ratio), arrowprops=arrow)
-                    axes.plot(loss, ratio, markerfacecolor="none", **common)
-        losses = sorted({loss for points in lines.values() for loss, _, _ in points})
+            # Drawn at the time that it had, a lower limit.
+            common |= {"markerfacecolor": "none", "linestyle": "none"}
+            axes.plot(losses[done == 0], ratios[done == 0], **common)
+        all_losses = sorted({loss for points in lines.values() for loss, _, _ in points})
         axes.set_xscale("function", functions=(np.sqrt, np.square))  # spreads the losses
-        axes.set_xticks(losses, [f"{loss * 100:g} %" for loss in losses])
+        axes.set_xticks(all_losses, [f"{loss * 100:g} %" for loss in all_losses])
         axes.set_yscale("log")
         axes.set_yticks(_RATIOS, map(str, _RATIOS))
         for axis in (axes.xaxis, axes.yaxis):
@@ -142,8 +134,7 @@ def draw(records: Iterable[Record], path: Path) -> bool:
         axes.set_ylim(0.9, 8 * worst)  # the legend lies above the lines
         axes.axhline(1.0, color=style.MUTED.light, linewidth=0.8)
         axes.set_xlabel("loss of data packets")
-        axes.set_ylabel("completion / byte bound")
-        axes.set_title("1 MB at 100 Mbit/s; arrows: not done in time", fontsize=10, loc="left")
+        axes.set_title("1 MB at 100 Mbit/s; hollow: not done in time", fontsize=10, loc="left")
         axes.legend(loc="upper left", ncols=2)
         figure.savefig(path, dpi=160)
     return True

@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SLOW_PROFILE = "slow"
 RETRIES = 2  # of an invalid run
 _CAPTURES_SHOWN = 6
+_FLAWS = ("bound_reached", "packets_dropped", "failure")
 _LINE_EVERY_BYTES = 20_000_000
 _LINE_EVERY_S, _LINE_EVERY_SHARE = 10.0, 0.05  # where there is no bar; or of the time so far
 _STYLES = {"ok": "green", "failed": "red", "invalid": "yellow", "unsupported": "yellow"}
@@ -228,7 +229,8 @@ def _share_out(chosen: Chosen, scheduler: Scheduler, progress: RunProgress) -> N
 def _captures(outcomes: Sequence[Outcome]) -> list[str]:
     """Name the first captures of these runs, and count the others."""
     lines = [
-        f"capture: {outcome.directory / 'pcap' / capture['file']}{_flaws(capture)}"
+        f"capture: {outcome.directory / 'pcap' / capture['file']}"
+        + " (not whole: manifest.json says why)" * any(capture[flaw] for flaw in _FLAWS)
         for outcome in outcomes
         if outcome.executed
         for capture in run_directory.read_or_empty(outcome.directory / "manifest.json").get(
@@ -237,17 +239,6 @@ def _captures(outcomes: Sequence[Outcome]) -> list[str]:
     ]
     more = len(lines) - _CAPTURES_SHOWN
     return lines[:_CAPTURES_SHOWN] + ([f"and {more} more captures"] if more > 0 else [])
-
-
-def _flaws(capture: Mapping[str, Any]) -> str:
-    """Say what is missing from a capture; nothing of a complete one."""
-    words = {
-        "bound_reached": f"ended early at its bound of {capture['bound_bytes'] / 1e6:g} MB",
-        "packets_dropped": f"{capture['packets_dropped']} packets came too fast and are missing",
-        "failure": f"ended early: {capture['failure']}",
-    }
-    flaws = "; ".join(text for key, text in words.items() if capture[key])
-    return f" ({flaws})" if flaws else ""
 
 
 class RunProgress:

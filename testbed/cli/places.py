@@ -113,22 +113,6 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def capture(what: str, results: Path) -> Path:
-    """Find the capture that a user names by its file, or by whose it is."""
-    path = Path(what)
-    is_file = path.is_file() and path.suffix not in yaml_input.SUFFIXES
-    if is_file or path.suffix in (".pcap", ".cap"):
-        return path
-    place = find(what, results)
-    captures = place.glob("pcap/*.pcap")
-    if len(captures) == 1:
-        return captures[0]
-    if not captures:
-        raise InputError(f"{place.folder}: holds no capture; ./lab run ... --pcap records one")
-    shown = ", ".join(map(str, captures[:4])) + (", ..." if captures[4:] else "")
-    raise InputError(f"{place.folder}: holds {len(captures)} captures; valid: one of {shown}")
-
-
 def run(what: str | None, results: Path) -> Path:
     """Find a run that has ended: by its path, the beginning of its key, or as the last of all."""
     # Of one experiment it is rather the last that is not ok.

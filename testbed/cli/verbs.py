@@ -407,20 +407,15 @@ def _facts(console: Console, facts: dict[str, str]) -> None:
 
 @_verb(_READ, "capture --read runs/quick/RUN/pcap/server.pcap --transfer 28")
 def capture(
-    read: Annotated[
-        str,
-        typer.Option("--read", metavar="WHAT", help="a capture, or whose: a run's folder, a name"),
-    ],
+    read: Annotated[Path, typer.Option("--read", metavar="FILE", help="the capture of a run")],
     transfer: Annotated[
         int | None, typer.Option("--transfer", min=0, help="only this one: 2 r is round r's gather")
     ] = None,
-    out: Out = RESULTS,
 ) -> None:
     """Print a capture of run --pcap in short rows: control messages, and the data between them."""
     from testbed.capture import reading
-    from testbed.cli import places
 
-    reading.show(places.capture(read, out), transfer=transfer)
+    reading.show(read, transfer=transfer)
 
 
 @_verb(_READ, "verify-results")

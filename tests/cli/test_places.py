@@ -19,11 +19,10 @@ KEY = "dblp-s1-0123456789"
 
 @pytest.fixture
 def results(tmp_path, monkeypatch) -> Path:
-    """`out/small` holds a run with a capture, `small.yaml` is its file."""
+    """`out/small` holds a run, `small.yaml` is its file."""
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "out" / "small" / KEY
-    (run / "pcap").mkdir(parents=True)
-    (run / "pcap" / "server.pcap").write_bytes(b"")
+    run.mkdir(parents=True)
     (run / "config.json").write_text("{}")
     (run.parent / "plan.json").write_text("{}")
     (tmp_path / "small.yaml").write_text("name: small\n")
@@ -49,16 +48,6 @@ def test_a_folder_of_results_and_one_of_a_run_are_told_apart(results, monkeypatc
     for what, said in (("no/where", "no/where: no such folder"), ("other.yaml", "No such file")):
         with pytest.raises(InputError, match=said):
             places.find(what, Path("runs"))
-
-
-@pytest.mark.parametrize("what", ["small", "small.yaml", f"out/small/{KEY}", "out"])
-def test_a_capture_is_found_by_whose_it_is(results, what):
-    assert places.capture(what, results).resolve() == (
-        results.resolve() / "small" / KEY / "pcap" / "server.pcap"
-    )
-    (results / "small" / KEY / "pcap" / "worker-1.pcap").write_bytes(b"")
-    with pytest.raises(InputError, match=r"holds 2 captures; valid: one of .*server.pcap, "):
-        places.capture(what, results)
 
 
 @pytest.mark.parametrize("what", ["small", "small.yaml", "out/small"])
@@ -100,7 +89,7 @@ def test_a_name_in_a_file_is_never_a_path(results, tmp_path, in_process, name):
         shutil.copytree(results / "small", tmp_path / each)
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump({"name": name, "rounds": 2, "seeds": [1]}))
     before = sorted(tmp_path.rglob("*"))
-    verbs = ("run", "simulate", "plan", "watch", "report", "explain", "capture --read")
+    verbs = ("run", "simulate", "plan", "watch", "report", "explain")
     for verb in (*verbs, "report --format=zip -o x.zip", "clean --yes"):
         words = (*verb.split(), "bad.yaml", "--out", "out")
         status, _, err = in_process(*words)
