@@ -125,8 +125,10 @@ def _execute(
         plan.show_time(results, runs, console)
         with progress_shown(console, len(runs)) as progress:
             if chosen.simulated:
+                from testbed.run import simulating
+
                 outcomes = runner.simulate_side_by_side(
-                    results, runs, lambda run: progress.begin(run.label)
+                    results, runs, lambda run: progress.begin(run.label), simulating.execute
                 )
                 for outcome in outcomes:
                     progress.end(outcome)

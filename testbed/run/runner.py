@@ -1,5 +1,6 @@
 """Executes runs that are not ok yet: of labs one after another, simulated ones side by side."""
 
+import functools
 import importlib
 import json
 import multiprocessing
@@ -176,6 +177,9 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> str:
         box.stop()
 
 
+_Execute = Callable[[Path, Run, OnProgress], Outcome]
+
+
 class _UnderWay(NamedTuple):
     """A run that a child executes, which sends its progress."""
 
@@ -185,11 +189,10 @@ class _UnderWay(NamedTuple):
 
 
 def simulate_side_by_side(
-    results: Path, runs: Sequence[Run], begin: Callable[[Run], OnProgress]
+    results: Path, runs: Sequence[Run], begin: Callable[[Run], OnProgress], execute: _Execute
 ) -> Iterator[Outcome]:
     """Execute simulated runs that are not ok, one on each processor; yield outcomes as they end."""
-    # Each is a fork of this process, which has imported what they need.
-    from testbed.run import simulating  # noqa: F401 (for the forks)
+    # Each is a fork of this process, which has imported what `execute` needs.
 
     waiting = deque(runs)
     under_way: dict[Connection, _UnderWay] = {}
@@ -208,7 +211,8 @@ def simulate_side_by_side(
                 require_space(results, run)
                 on_progress = begin(run)
                 receiving, sending = _FORKS.Pipe(duplex=False)
-                child = _FORKS.Process(target=_simulate, args=(results, run, sending, os.getpid()))
+                job = functools.partial(_simulate, execute, results, run, sending, os.getpid())
+                child = _FORKS.Process(target=job)
                 child.start()
                 sending.close()
                 under_way[receiving] = _UnderWay(run, child, on_progress)
@@ -230,20 +234,18 @@ def simulate_side_by_side(
             begun.child.join()
 
 
-def _simulate(results: Path, run: Run, sending: Connection, parent: int) -> None:
+def _simulate(execute: _Execute, results: Path, run: Run, sending: Connection, parent: int) -> None:
     def on_progress(record: dict[str, Any]) -> None:
         if os.getppid() != parent:  # it was killed
             raise KeyboardInterrupt
         with suppress(BrokenPipeError):
             sending.send_bytes(json.dumps(record).encode())
 
-    from testbed.run import simulating
-
     # Ctrl-C goes to both, and the parent sees to it that each is interrupted once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        simulating.execute(results, run, on_progress)
+        execute(results, run, on_progress)
     except InUseError:
         sys.exit(_IN_USE)
     except KeyboardInterrupt:

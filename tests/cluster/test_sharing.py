@@ -27,8 +27,9 @@ def run(key: str) -> Any:
     return SimpleNamespace(key=key, label=key, config=lambda: key)
 
 
-class Future(SimpleNamespace):
-    __hash__ = object.__hash__
+class Future:
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
 
 
 class Dask:

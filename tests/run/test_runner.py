@@ -193,7 +193,7 @@ def execute(runs, folder):
         happened.append(("begin", run.key))
         return progress.setdefault(run.key, []).append
 
-    for outcome in runner.simulate_side_by_side(folder, runs, begin):
+    for outcome in runner.simulate_side_by_side(folder, runs, begin, simulating.execute):
         happened.append((outcome.verdict, outcome.run.key))
     return happened, progress
 
@@ -223,7 +223,7 @@ def test_one_that_is_killed_is_told_and_the_others_go_on(runs, tmp_path, monkeyp
         return real(results, run, on_progress)
 
     monkeypatch.setattr(simulating, "execute", kill_itself)
-    outcomes = runner.simulate_side_by_side(tmp_path, runs, lambda run: print)
+    outcomes = runner.simulate_side_by_side(tmp_path, runs, lambda run: print, simulating.execute)
     ended = {outcome.run.key: outcome for outcome in outcomes}
     assert ended[runs[0].key].verdict == "failed"
     assert ended[runs[0].key].reason == "its process: killed by SIGKILL"
@@ -240,7 +240,7 @@ def test_one_that_another_command_executes_ends_the_others(runs, tmp_path, monke
     monkeypatch.setattr(os, "fork", fork)
     place = runner.directory_of(tmp_path, runs[1])
     with place.open(runs[1].config()), pytest.raises(InUseError, match="another process"):
-        list(runner.simulate_side_by_side(tmp_path, runs, lambda run: print))
+        list(runner.simulate_side_by_side(tmp_path, runs, lambda run: print, simulating.execute))
     assert len(begun) == 2
     for child in begun:
         with pytest.raises(ChildProcessError):  # it has been waited for
