@@ -113,7 +113,7 @@ def draw(records: Iterable[Record], path: Path) -> bool:
         return False
     looks = style.arm_styles(list(lines))
     with style.settings():
-        figure, axes = style.new_axes("completion / byte bound")
+        figure, (axes,) = style.new_panels(1)
         for label, points in lines.items():
             look, (losses, ratios, done) = looks[label], np.array(points).T
             common: Any = {"color": look.colour.light, "marker": look.marker}
@@ -134,6 +134,7 @@ def draw(records: Iterable[Record], path: Path) -> bool:
         axes.set_ylim(0.9, 8 * worst)  # the legend lies above the lines
         axes.axhline(1.0, color=style.MUTED.light, linewidth=0.8)
         axes.set_xlabel("loss of data packets")
+        axes.set_ylabel("completion / byte bound")
         axes.set_title("1 MB at 100 Mbit/s; hollow: not done in time", fontsize=10, loc="left")
         axes.legend(loc="upper left", ncols=2)
         figure.savefig(path, dpi=160)

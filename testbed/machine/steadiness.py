@@ -22,7 +22,7 @@ from testbed.lab.sandbox import SandboxError
 from testbed.run.session import LabSession
 from testbed.shared.messages import Messages
 from testbed.shared.yaml_input import InputError
-from testbed.transport.net.udp_socket import SO_RCVBUFFORCE
+from testbed.transport.net.udp import SO_RCVBUFFORCE
 from testbed.verdict.gates import DEFAULTS
 
 RATES_BPS = (100_000_000, 50_000_000, 20_000_000)

@@ -22,6 +22,7 @@ from testbed.shared.messages import PROGRAMS, TRAINING, ProgressWriter
 from testbed.shared.run_directory import LOADED, LOST_WORKERS
 from testbed.shared.unlinked import open_file
 from testbed.transport.wire import DATA_PORTS
+from testbed.verdict import flows
 from testbed.workload import markers
 from testbed.workload.markers import MarkerSocket, Rounds
 from testbed.workload.settings import resolved
