@@ -67,9 +67,9 @@ class TcpSender(AcknowledgedSender):
             return 1
         return int(min(super().remaining, max(0.0, self._allowed - self.in_flight)))
 
-    def spare(self) -> NDArray[np.int64]:
+    def copyable(self) -> NDArray[np.int64]:
         if not self._probing:
-            return super().spare()
+            return super().copyable()
         sent = np.where(self.scoreboard.arrived, -1, self.scoreboard.last_sent)
         return np.array([np.argmax(sent)])
 
@@ -123,7 +123,7 @@ class TcpSender(AcknowledgedSender):
         return feedback
 
     def _time_out(self, now_s: float) -> Feedback:
-        lost, newest_s, _ = self.scoreboard.give_up(
+        lost, newest_s, _ = self.scoreboard.declare_lost(
             sent_by=self.scoreboard.next, ahead=0, sent_before_s=now_s
         )
         self.in_flight = 0

@@ -1,4 +1,4 @@
-"""What one side receives from a peer: each transfer's `Receiver`, and all of them together.
+"""The receiving half of a connection: each transfer's `Receiver`, and all of them together.
 
 Data of a transfer that nobody has posted yet go into a spare buffer, and its PROBE is answered by
 HOLD. Until a PROBE confirms its number, that may be corrupt: it is dropped once nothing new comes.

@@ -1,4 +1,4 @@
-"""What one side sends to a peer: each transfer's `Sender`, and all of them together."""
+"""The sending half of a connection: each transfer's `Sender`, and all of them together."""
 
 import math
 from collections import Counter
@@ -169,7 +169,7 @@ class Sender:
 
     @property
     def asked_s(self) -> float | None:
-        """When the sender asked for a reply that has not come; None where it waits for none."""
+        """Since then a reply of the receiver is due; None where none is."""
         return None if self.stopped else self._repair.asked_s
 
     def reply_due_s(self, asked_s: float) -> float:

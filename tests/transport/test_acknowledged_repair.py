@@ -23,10 +23,10 @@ def test_a_loss_is_proven_by_what_was_sent_later_and_came():
     scoreboard.record(np.arange(10), 0.0)
     scoreboard.arrive(indices(0, 5))
     assert scoreboard.in_flight == 8
-    lost, newest_s, gone = scoreboard.give_up(sent_by=6, ahead=3, sent_before_s=-1)
+    lost, newest_s, gone = scoreboard.declare_lost(sent_by=6, ahead=3, sent_before_s=-1)
     assert (lost, newest_s, gone.tolist()) == (2, 0.0, [1, 2])
     assert scoreboard.in_flight == 6
-    lost, _, gone = scoreboard.give_up(sent_by=6, ahead=3, sent_before_s=0.0)
+    lost, _, gone = scoreboard.declare_lost(sent_by=6, ahead=3, sent_before_s=0.0)
     assert (lost, gone.tolist()) == (2, [3, 4])  # not 6 to 9, which nothing has overtaken
 
 
@@ -34,11 +34,11 @@ def test_a_chunk_is_not_lost_while_a_copy_is_under_way():
     scoreboard = Scoreboard(2)
     for _ in range(2):
         scoreboard.record(indices(0, 1), 0.0)
-    lost, _, gone = scoreboard.give_up(sent_by=2, ahead=3, sent_before_s=0.0)
+    lost, _, gone = scoreboard.declare_lost(sent_by=2, ahead=3, sent_before_s=0.0)
     assert (lost, gone.tolist()) == (2, [])
     assert scoreboard.copies.tolist() == [1, 1]
     scoreboard.arrive(indices(2))
-    lost, _, gone = scoreboard.give_up(sent_by=4, ahead=3, sent_before_s=0.0)
+    lost, _, gone = scoreboard.declare_lost(sent_by=4, ahead=3, sent_before_s=0.0)
     assert (lost, gone.tolist()) == (1, [1])
     assert scoreboard.losses.tolist() == [1, 2]
 
@@ -47,7 +47,7 @@ def test_a_late_datagram_is_taken_back_once():
     scoreboard = Scoreboard(8)
     scoreboard.record(np.arange(8), 0.0)
     scoreboard.arrive(indices(7))
-    scoreboard.give_up(sent_by=8, ahead=3, sent_before_s=-1)
+    scoreboard.declare_lost(sent_by=8, ahead=3, sent_before_s=-1)
     late = scoreboard.arrive(indices(1, 4))
     assert (late.datagrams, late.overtaken, late.extent) == (2, 2, 6)
     assert late.chunks.tolist() == [1, 4]

@@ -32,7 +32,7 @@ Chunks = NDArray[np.int64]
 
 
 class Arrivals(NamedTuple):
-    """What an ACK adds."""
+    """An ACK adds these."""
 
     datagrams: int  # how many arrivals are new
     newest: int  # their largest send index, -1 for none
@@ -91,9 +91,10 @@ class Scoreboard:
         return self.next - 1 - (self.next - 1 - stamp) % SEND_INDEX_MODULUS
 
     def sent_s(self, index: int) -> float | None:
-        """When a datagram was sent; None when that is no longer known."""
-        known = self._base <= index < self.next
-        return float(self._sent_s[index - self._base]) if known else None
+        """Returns when a datagram was sent; None where that is forgotten."""
+        if not self._base <= index < self.next:
+            return None
+        return float(self._sent_s[index - self._base])
 
     def arrive(self, indices: NDArray[np.int64]) -> Arrivals:
         """Records arrivals by ascending send index; ignores unknown indices."""
@@ -115,7 +116,7 @@ class Scoreboard:
         extent = self.largest - self._base - int(late[0]) if len(late) else 0
         return Arrivals(len(news), newest, len(late), extent, chunks)
 
-    def give_up(
+    def declare_lost(
         self, *, sent_by: int, ahead: int, sent_before_s: float
     ) -> tuple[int, float | None, Chunks]:
         """Declares datagrams lost that should have arrived by now."""
@@ -140,7 +141,7 @@ class Scoreboard:
         return len(lost), newest_s, gone
 
     def oldest_sent_s(self, sent_by: int) -> float | None:
-        """When the oldest datagram in flight was sent, if its index is below `sent_by`."""
+        """Returns when the oldest datagram in flight was sent, if its index is below `sent_by`."""
         return self.sent_s(self._oldest) if self._oldest < sent_by else None
 
     def _advance(self) -> None:
@@ -163,12 +164,11 @@ class SendQueue:
         self.waiting = len(self._fresh)  # how many there are
 
     @property
-    def keeps(self) -> bool:
-        """Whether there are some that do not wait yet."""
+    def withholds(self) -> bool:
         return len(self._kept) > 0
 
     def release(self) -> None:
-        """Those wait, too, that did not at first."""
+        """Queues the withheld chunks, too."""
         self._set(self._lost, np.concatenate((self._fresh, self._kept)), self._kept[:0])
 
     def _set(self, lost: Chunks, fresh: Chunks, kept: Chunks) -> None:
@@ -176,7 +176,7 @@ class SendQueue:
         self.waiting = len(lost) + len(fresh)
 
     def peek(self, count: int) -> Chunks:
-        """The next chunks, at most `count`; valid until the next change."""
+        """Returns the next chunks, at most `count`; valid until the next change."""
         first, then = self._lost, self._fresh
         if not self._lost_first:
             first, then = then, first
@@ -185,7 +185,7 @@ class SendQueue:
         return np.concatenate((first[:count], then[: max(0, count - len(first))]))
 
     def drop(self, count: int) -> None:
-        """The next `count` chunks, which wait, are sent."""
+        """Removes the next `count` chunks, which are sent."""
         if self._lost_first:
             again = min(count, len(self._lost))
         else:
@@ -196,10 +196,10 @@ class SendQueue:
         self.waiting -= count
 
     def take(self, chunks: Chunks) -> None:
-        """Removes these, wherever they wait; those that do not wait stay away."""
+        """Removes these, wherever they wait."""
         taken = np.zeros(len(self._all), dtype=np.bool_)
         taken[chunks] = True
-        self._set(*(each[~taken[each]] for each in (self._lost, self._fresh, self._kept)))
+        self._set(*(part[~taken[part]] for part in (self._lost, self._fresh, self._kept)))
 
     def push_lost(self, chunks: Chunks) -> None:
         if len(chunks):
@@ -258,38 +258,37 @@ class AcknowledgedSender(SenderRepair):
     # What subclasses define.
 
     def at_first(self, arrange: Arranger) -> int | None:
-        """How many chunks wait to be sent before `_due` releases the others; None: all."""
+        """Returns how many chunks are queued at first, the others being withheld; None: all."""
         return None
 
     @abstractmethod
     def on_dry(self, now_s: float) -> None:
         """Called when there is nothing to send."""
 
-    def spare(self) -> NDArray[np.int64]:
-        """Chunks in flight of which further copies may be sent when nothing else is left."""
+    def copyable(self) -> NDArray[np.int64]:
+        """Returns chunks in flight of which copies may be sent when nothing else is left."""
         return np.empty(0, dtype=np.int64)
 
-    def on_spare_sent(self, count: int, now_s: float) -> None:
-        """Called when the first `count` spare chunks were sent."""
+    def on_copies_sent(self, count: int, now_s: float) -> None:
+        """Called when copies of the first `count` copyable chunks were sent."""
 
     def on_change(self, now_s: float) -> None:
-        """Called when datagrams arrived or were lost, so that `spare` changes."""
+        """Called when datagrams arrived or were lost."""
 
     # Sending.
 
     @property
     def remaining(self) -> int:
-        return max(0, min(self._due.waiting or len(self.spare()), self._span_left))
+        return max(0, min(self._due.waiting or len(self.copyable()), self._span_left))
 
     @property
     def _span_left(self) -> int:
-        known = max(self.scoreboard.largest + 1, self._settled)
-        return _SPAN - (self.scoreboard.next - known)
+        settled = max(self.scoreboard.largest + 1, self._settled)
+        return _SPAN - (self.scoreboard.next - settled)
 
     @property
-    def unasking(self) -> int:
-        """How many go before one has to ask, while no window counts: `plannable` of subclasses."""
-        # The last of those that wait ask, and copies are another matter.
+    def plannable_count(self) -> int:
+        """The `plannable` of subclasses: the last queued chunks ask for an ACK, as copies do."""
         return max(0, min(self._due.waiting, self._span_left) - MAX_BATCH)
 
     def on_sent_all(self, batches: Sequence[tuple[int, float]]) -> None:
@@ -298,7 +297,7 @@ class AcknowledgedSender(SenderRepair):
 
     def upcoming(self, limit: int) -> NDArray[np.int64]:
         limit = min(limit, self.remaining)
-        return self._due.peek(limit) if self._due.waiting else self.spare()[:limit]
+        return self._due.peek(limit) if self._due.waiting else self.copyable()[:limit]
 
     def on_sent(self, count: int, now_s: float) -> None:
         self.scoreboard.record(self.upcoming(count), now_s)
@@ -308,18 +307,17 @@ class AcknowledgedSender(SenderRepair):
         self._last_s = now_s
         self._waiting = False
         self.take(count, now_s)
-        self._look(now_s)
+        self._check_dry(now_s)
 
     def take(self, count: int, now_s: float) -> None:
         """The first `count` upcoming chunks are on their way."""
         if self._due.waiting:
             self._due.drop(count)
         else:
-            self.on_spare_sent(count, now_s)
+            self.on_copies_sent(count, now_s)
 
-    def _look(self, now_s: float) -> None:
-        """Calls `on_dry` when there is nothing to send."""
-        if not self._due.waiting and not len(self.spare()):
+    def _check_dry(self, now_s: float) -> None:
+        if not self._due.waiting and not len(self.copyable()):
             self._thin_from = self._thin_to = self.scoreboard.next
             self.on_dry(now_s)
 
@@ -350,11 +348,11 @@ class AcknowledgedSender(SenderRepair):
 
     @property
     def all_settled(self) -> bool:
-        """Whether the answer to a PROBE has covered all datagrams sent."""
+        """The reply to a PROBE has covered all datagrams sent."""
         return self._settled == self.scoreboard.next
 
     def silent_from_s(self) -> float | None:
-        """When the receiver will have been silent for too long; None if no answer is due."""
+        """Returns when the receiver is silent for too long; None if no reply is due."""
         waiting = self._waiting or not self.remaining
         if not waiting or self.asked_s is not None or not self.in_flight or self.all_settled:
             return None
@@ -371,7 +369,7 @@ class AcknowledgedSender(SenderRepair):
     def on_deadline(self, now_s: float) -> Feedback | None:
         feedback = None
         if self._overdue_s is not None and self._overdue_s <= now_s:
-            lost, newest_s = self._give_up(now_s)
+            lost, newest_s = self._declare_lost(now_s)
             if lost:
                 self.machine.on(SenderEvent.GAVE_UP)
                 self.on_change(now_s)
@@ -382,7 +380,7 @@ class AcknowledgedSender(SenderRepair):
                     in_flight_bytes=self.in_flight,
                     newest_lost_sent_s=newest_s,
                 )
-                self._look(now_s)
+                self._check_dry(now_s)
         silent_s = self.silent_from_s()
         if silent_s is not None and silent_s <= now_s:
             self.ask(now_s, was_silent=True)
@@ -416,7 +414,7 @@ class AcknowledgedSender(SenderRepair):
         if self._settled >= self._asked_at:
             self.asked_s = None
         self.estimates.on_fates(arrived=arrivals.datagrams - arrivals.overtaken)
-        lost, newest_lost_s = self._give_up(now_s)
+        lost, newest_lost_s = self._declare_lost(now_s)
         # It names the newest datagram, unless that waited in the receiver's socket.
         waited = ack.echo is None and arrivals.newest > known_to
         self._last_s = now_s
@@ -434,17 +432,17 @@ class AcknowledgedSender(SenderRepair):
             newest_lost_sent_s=newest_lost_s,
             waited=waited,
         )
-        self._look(now_s)
+        self._check_dry(now_s)
         return feedback
 
     def _start_over(self) -> None:
-        """Sends everything again: the ACKs name all chunks, yet no STOP has come."""
+        """Sends all again: the ACKs name all chunks, yet no STOP has come."""
         self.scoreboard.arrived[:] = False
         self._missing = len(self.scoreboard.arrived)
         self._due.restart()
 
     def _round_trip_s(self, ack: Ack, now_s: float) -> float | None:
-        """The ACK's sample of the round trip, which is added to the estimates."""
+        """Returns the ACK's sample of the round trip, and adds it to the estimates."""
         sent_s = None
         if ack.echo is not None:
             sent_s = self.scoreboard.sent_s(self.scoreboard.index(ack.echo))
@@ -459,12 +457,12 @@ class AcknowledgedSender(SenderRepair):
         self.estimates.on_round_trip(sample_s)
         return sample_s
 
-    def _give_up(self, now_s: float) -> tuple[int, float | None]:
+    def _declare_lost(self, now_s: float) -> tuple[int, float | None]:
         """Declares overdue datagrams lost; returns how many, and when the newest was sent."""
         path = self.estimates
         patience_s = max(path.smoothed_s or 0.0, path.latest_s) + path.overtaking_s()
         sent_by = max(self.scoreboard.largest + 1, self._settled)
-        lost, newest_s, chunks = self.scoreboard.give_up(
+        lost, newest_s, chunks = self.scoreboard.declare_lost(
             sent_by=sent_by, ahead=path.reordering, sent_before_s=now_s - patience_s + _ROUNDING_S
         )
         path.on_fates(lost=lost)

@@ -88,7 +88,7 @@ class SenderRepair(ABC):
     @property
     @abstractmethod
     def remaining(self) -> int:
-        """How many datagrams could be sent now, if the path had room for them."""
+        """So many datagrams could be sent now, if the path had room for them."""
 
     @abstractmethod
     def upcoming(self, limit: int) -> NDArray[np.int64]:
@@ -96,7 +96,7 @@ class SenderRepair(ABC):
 
     @property
     def plannable(self) -> int:
-        """How many upcoming chunks may go without further questions; 0, not inherited."""
+        """So many upcoming chunks may go in a `SendPlan`; subclasses do not inherit it."""
         return 0
 
     @abstractmethod
@@ -120,11 +120,11 @@ class SenderRepair(ABC):
         """Called when the congestion window is full; must make the receiver answer."""
 
     def wants_ack(self, count: int, window_left: float) -> bool:
-        """Whether one of the next `count` asks for an ACK; the window then allows so many more."""
+        """Returns whether one of the next `count` asks for an ACK; so many more may go then."""
         return False
 
     def deadline_s(self) -> float | None:
-        """When `on_deadline` wants to be called; None (the default) for never."""
+        """Returns when to call `on_deadline`; None (the default) for never."""
         return None
 
     def on_deadline(self, now_s: float) -> Feedback | None:
@@ -146,7 +146,7 @@ class ReceiverRepair(ABC):
 
     @property
     def silence(self) -> SilenceBudget:
-        """How many datagrams may come before it has anything to say; 0, not inherited."""
+        """The datagrams that may come before a message is due; subclasses do not inherit it."""
         return NO_SILENCE
 
     def on_new_chunks(self, chunks: NDArray[np.int64]) -> None:  # noqa: B027 - optional
@@ -157,7 +157,7 @@ class ReceiverRepair(ABC):
         return []
 
     def counts_as_probe(self, message: ControlMessage) -> bool:
-        """Whether a PROBE adds to `Progress.probes`: by default each; ProtocolError: malformed."""
+        """Returns whether a PROBE adds to `Progress.probes`; ProtocolError: malformed."""
         return True
 
     @abstractmethod
@@ -167,7 +167,7 @@ class ReceiverRepair(ABC):
         """Called for a PROBE when the arrivals are not enough to stop; ProtocolError: malformed."""
 
     def deadline_s(self, progress: Progress) -> float | None:
-        """When `on_deadline` wants to be called; None (the default) for never."""
+        """Returns when to call `on_deadline`; None (the default) for never."""
         return None
 
     def on_deadline(self, progress: Progress) -> list[ControlMessage]:

@@ -68,12 +68,12 @@ class AcknowledgingReceiver(ReceiverRepair):
         self._echo: int | None = None
         self._echo_s = 0.0
         self._probed = 0
-        self._wanted = False
+        self._ack_requested = False
         self._next_s = -np.inf
 
     def on_arrivals(self, stamps: NDArray[np.uint32], now_s: float, attentive: bool) -> None:
         if (stamps & ACK_REQUESTED).any():
-            self._wanted = True
+            self._ack_requested = True
         numbers = numbers_of(stamps)
         self._pending.append(numbers)
         if len(self._pending) > _MOST_PENDING:
@@ -100,7 +100,7 @@ class AcknowledgingReceiver(ReceiverRepair):
 
     @property
     def silence(self) -> SilenceBudget:
-        if self._wanted or self._credit_bytes >= 0:
+        if self._ack_requested or self._credit_bytes >= 0:
             return NO_SILENCE
         budget = -self._credit_bytes / self._earned_bytes
         earned_bytes = self._earned_later_bytes
@@ -111,7 +111,7 @@ class AcknowledgingReceiver(ReceiverRepair):
         return SilenceBudget(budget, self._newest, lost_cost, budget / cost)
 
     def on_data(self, progress: Progress) -> list[ControlMessage]:
-        due = self._wanted or (self._may_acknowledge and progress.now_s >= self._next_s)
+        due = self._ack_requested or (self._may_acknowledge and progress.now_s >= self._next_s)
         return [self._acknowledge(progress.now_s)] if due else []
 
     @property
@@ -135,7 +135,7 @@ class AcknowledgingReceiver(ReceiverRepair):
         return [self._acknowledge(progress.now_s, at_once=attentive)]
 
     def _nameable(self) -> NDArray[np.int64]:
-        """How far what is pending is ahead of the newest, where an ACK can say so."""
+        """Returns how far pending arrivals are ahead of the newest, where an ACK can name them."""
         places = ahead_of(np.concatenate(self._pending), self._newest)
         return places[places > -_NAMED]
 
@@ -157,7 +157,7 @@ class AcknowledgingReceiver(ReceiverRepair):
         ).message(self._transfer)
         self._pending.clear()
         self._echo = None
-        self._wanted = False
+        self._ack_requested = False
         self._next_s = now_s + self._interval_s
         # Includes the TCP acknowledgement that the peer's kernel sends for it.
         self._credit_bytes -= message.wire_bytes + WIRE_OVERHEAD_BYTES
@@ -171,7 +171,7 @@ class SelectiveSender(AcknowledgedSender):
 
     @property
     def plannable(self) -> int:
-        return self.unasking
+        return self.plannable_count
 
     def on_dry(self, now_s: float) -> None:
         """Waits: the timer for the receiver's silence is running."""

@@ -44,11 +44,11 @@ class StreamingSender(AcknowledgedSender):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self._spare: NDArray[np.int64] | None = None
+        self._copyable: NDArray[np.int64] | None = None
         self._trusted_until_s: float | None = None
 
-    def copies_wanted(self, risk: float) -> int:
-        """How many copies in flight make the probability that all are lost at most `risk`."""
+    def copies_needed(self, risk: float) -> int:
+        """Returns how many copies in flight are all lost with a probability of at most `risk`."""
         loss = self.estimates.loss
         if loss <= risk:
             return 1
@@ -56,33 +56,33 @@ class StreamingSender(AcknowledgedSender):
             return _MOST_COPIES
         return min(_MOST_COPIES, math.ceil(math.log(risk) / math.log(loss)))
 
-    def spare(self) -> NDArray[np.int64]:
-        if self._spare is None:
-            self._spare = self._repeatable()
-        return self._spare
+    def copyable(self) -> NDArray[np.int64]:
+        if self._copyable is None:
+            self._copyable = self._repeatable()
+        return self._copyable
 
     def _repeatable(self) -> NDArray[np.int64]:
-        most = self.copies_wanted(_RESIDUAL)
+        most = self.copies_needed(_RESIDUAL)
         if most == 1 or self._trusted_until_s is None or self.estimates.queueing:
             return np.empty(0, dtype=np.int64)
         scoreboard = self.scoreboard
-        wanted = np.where(scoreboard.losses > 0, most, self.copies_wanted(_FIRST_RISK))
-        chunks = np.flatnonzero(~scoreboard.arrived & (scoreboard.copies < wanted))
+        target = np.where(scoreboard.losses > 0, most, self.copies_needed(_FIRST_RISK))
+        chunks = np.flatnonzero(~scoreboard.arrived & (scoreboard.copies < target))
         return chunks[np.lexsort((-scoreboard.last_sent[chunks], scoreboard.copies[chunks]))]
 
-    def on_spare_sent(self, count: int, now_s: float) -> None:
-        rest = self.spare()[count:]
-        self._spare = rest if len(rest) else None
+    def on_copies_sent(self, count: int, now_s: float) -> None:
+        rest = self.copyable()[count:]
+        self._copyable = rest if len(rest) else None
 
     def on_sent(self, count: int, now_s: float) -> None:
         if self._trusted_until_s is not None and now_s > self._trusted_until_s:
             self._trusted_until_s = None
         super().on_sent(count, now_s)
         if self._trusted_until_s is None:
-            self._spare = None
+            self._copyable = None
 
     def on_change(self, now_s: float) -> None:
-        self._spare = None
+        self._copyable = None
         self._trust(now_s)
 
     def _trust(self, now_s: float) -> None:
@@ -92,7 +92,7 @@ class StreamingSender(AcknowledgedSender):
 
     @property
     def plannable(self) -> int:
-        return self.unasking
+        return self.plannable_count
 
     def on_dry(self, now_s: float) -> None:
         if self.all_settled:
@@ -112,28 +112,28 @@ class WorthiestFirstSender(StreamingSender):
         self._ranked = arrange(np.arange(chunk_count, dtype=np.int64))
         self._urgent = arrange.urgent
         self._plan: NDArray[np.int64] | None = None
-        self._answered = False  # in this transfer: what is known of losses is no older
-        self._heard_s: float | None = None  # when an answer came, or the first datagram was sent
+        self._replied = False  # in this transfer: what is known of losses is no older
+        self._reply_s: float | None = None  # when an answer came, or the first datagram was sent
 
     def on_sent(self, count: int, now_s: float) -> None:
-        if self._heard_s is None:
-            self._heard_s = now_s
+        if self._reply_s is None:
+            self._reply_s = now_s
         super().on_sent(count, now_s)
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
-        first = not self._answered and self.asked_s is None
+        first = not self._replied and self.asked_s is None
         feedback = super().on_message(message, now_s)
-        if first and self.attentive and self._heard_s is not None:
-            self.estimates.on_first_answer(now_s - self._heard_s)
-        self._heard_s = now_s
+        if first and self.attentive and self._reply_s is not None:
+            self.estimates.on_first_answer(now_s - self._reply_s)
+        self._reply_s = now_s
         return feedback
 
     def silent_from_s(self) -> float | None:
         due_s, usual_s = super().silent_from_s(), self.estimates.first_answer_s
-        expects = not self._answered or self.estimates.loss > _FIRST_RISK
-        if not expects or self._heard_s is None or usual_s is None or self.asked_s is not None:
+        expects = not self._replied or self.estimates.loss > _FIRST_RISK
+        if not expects or self._reply_s is None or usual_s is None or self.asked_s is not None:
             return due_s
-        at_s = self._heard_s + _SILENT * usual_s + _SILENT_S
+        at_s = self._reply_s + _SILENT * usual_s + _SILENT_S
         return at_s if due_s is None else min(at_s, due_s)
 
     def at_first(self, arrange: Arranger) -> int | None:
@@ -143,25 +143,24 @@ class WorthiestFirstSender(StreamingSender):
         return math.ceil(arrange.needed / (1 - loss))
 
     def on_dry(self, now_s: float) -> None:
-        if self._due.keeps and not self.in_flight:
+        if self._due.withholds and not self.in_flight:
             self._due.release()  # what was enough has arrived, and the receiver lacks something
         else:
             super().on_dry(now_s)
 
     def _planned(self) -> NDArray[np.int64] | None:
-        """What to send next while much is lost; None otherwise."""
-        known = self.estimates
+        """Returns what to send next while much is lost; None otherwise."""
+        path = self.estimates
         # While others wait, copies go in their place and feed no queue.
-        harmless = self._due.waiting > 0 or not known.queueing
-        pressed = self._answered and known.loss > _FIRST_RISK and harmless
-        if self._plan is None and pressed:
+        harmless = self._due.waiting > 0 or not path.queueing
+        if self._plan is None and self._replied and path.loss > _FIRST_RISK and harmless:
             self._plan = self._make_plan()
         return self._plan if self._plan is not None and len(self._plan) else None
 
     def _make_plan(self) -> NDArray[np.int64]:
-        scoreboard, most = self.scoreboard, self.copies_wanted(_RESIDUAL)
-        wanted = ~scoreboard.arrived & (scoreboard.copies < most)
-        chunks = self._ranked[wanted[self._ranked]][:_PLANNED]
+        scoreboard, most = self.scoreboard, self.copies_needed(_RESIDUAL)
+        lacking = ~scoreboard.arrived & (scoreboard.copies < most)
+        chunks = self._ranked[lacking[self._ranked]][:_PLANNED]
         copies, urgent = scoreboard.copies[chunks], self._urgent[chunks]
         rounds = np.arange(most)[:, np.newaxis] >= copies[urgent]
         first = np.broadcast_to(chunks[urgent], rounds.shape)[rounds]
@@ -180,28 +179,28 @@ class WorthiestFirstSender(StreamingSender):
         return plan[: min(limit, self.remaining)]
 
     def wants_ack(self, count: int, window_left: float) -> bool:
-        wanted = super().wants_ack(count, window_left)
+        wants = super().wants_ack(count, window_left)
         # A burst should be noticed when it begins, and when it ends; and few that ask may arrive.
-        begins = not self._answered and self.scoreboard.next < _ASKING
-        return wanted or begins or self._planned() is not None
+        begins = not self._replied and self.scoreboard.next < _ASKING
+        return wants or begins or self._planned() is not None
 
     @property
     def plannable(self) -> int:
-        return self.unasking if self._planned() is None else 0
+        return self.plannable_count if self._planned() is None else 0
 
     def take(self, count: int, now_s: float) -> None:
         if (plan := self._planned()) is None:
             super().take(count, now_s)
             return
         self._due.take(plan[:count])
-        self._spare, self._plan = None, plan[count:] if len(plan) > count else None
+        self._copyable, self._plan = None, plan[count:] if len(plan) > count else None
 
-    def _look(self, now_s: float) -> None:
+    def _check_dry(self, now_s: float) -> None:
         if self._planned() is None:
-            super()._look(now_s)
+            super()._check_dry(now_s)
 
     def on_change(self, now_s: float) -> None:
-        self._plan, self._answered = None, True
+        self._plan, self._replied = None, True
         super().on_change(now_s)
 
 
