@@ -125,7 +125,7 @@ class EndpointThread(ABC, threading.Thread):
         """`at_once` gathers may be under way. The thread calls the functions."""
         super().__init__(name=f"bounded-loss-{owner}", daemon=True)
         self.owner = owner
-        self.layouts: tuple[PayloadLayout, ...] = config.layout.each
+        self.layouts: tuple[PayloadLayout, ...] = config.layout.of_tensors
         self._padded: dict[int, NDArray[np.uint8]] = {}
         self._settings = settings
         self._endpoint = Endpoint(config)

@@ -116,7 +116,7 @@ class Exchange:
         others = [rank for rank in range(world) if rank != owner]
         in_flight = settings.transfers_in_flight
         if settings.late_share:
-            in_flight = min(max(in_flight, _STEPS_AHEAD * len(layout.each)), _MOST_AHEAD)
+            in_flight = min(max(in_flight, _STEPS_AHEAD * len(layout.of_tensors)), _MOST_AHEAD)
         config = EndpointConfig(
             session=(opening.session + owner) & U32_MAX,
             name=SERVER if is_owner else name_of(rendezvous.rank),
@@ -147,7 +147,7 @@ class Exchange:
             leave_out=settings.leave_out,
         )
         # What arrives of all others at once takes at most twice the gradient's memory.
-        largest = max(tensor.element_count for tensor in layout.each) * len(others)
+        largest = max(tensor.element_count for tensor in layout.of_tensors) * len(others)
         fitting = max(1, 2 * sum(bucket.elements for bucket in self.plan) // largest)
         make = OwnerThread if is_owner else WorkerThread
         return make(

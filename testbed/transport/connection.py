@@ -63,8 +63,7 @@ _FROM_SERVERS = frozenset(
 )
 
 
-# One who has to wait asks so many times within the peer's timeout whether the peer lives, and looks
-# at the time so often.
+# A side that waits asks so many times within the peer's timeout whether the peer lives.
 _PINGS = 4
 
 
@@ -79,14 +78,14 @@ class Liveness:
         self._asked_s = -math.inf  # when it was asked first since it was heard
         self.awaiting_s: float | None = None  # since when an announcement of it is awaited
 
-    def look(self, now_s: float) -> float:
-        """This side does something now; returns for how long it has been away, 0 for not at all."""
+    def on_activity(self, now_s: float) -> float:
+        """Returns for how long this side has been away before it acts now; 0 for not at all."""
         away_s = max(0.0, now_s - self.away_s)
         self.away_s = now_s + self._interval_s
         return away_s
 
     def ping_s(self, *, held: bool) -> float:
-        """When to ask whether it lives: it `held` a transfer, or is awaited; else math.inf."""
+        """Returns when to ask whether it lives: it `held` a transfer, or is awaited."""
         if not held and self.awaiting_s is None:
             return math.inf
         return max(self.heard_s, self._pinged_s) + self._interval_s
@@ -98,11 +97,11 @@ class Liveness:
 
     @property
     def silent_s(self) -> float:
-        """Since when it is silent, which counts only if it was asked in time."""
+        """Since then it is silent, which counts only if it was asked in time."""
         return max(self.heard_s, self._asked_s - self._interval_s)
 
     def timeout(self) -> Timeout:
-        """Until when an announcement is awaited at most."""
+        """Returns until when an announcement is awaited."""
         if self.awaiting_s is None:
             return NEVER
         return max(self.awaiting_s, self.silent_s) + self._timeout_s, SILENT, 0
@@ -141,7 +140,7 @@ class Connection:
         self._queue_control([first.message()])
 
     def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
-        """What datagrams need; a carrier that is reliable itself has its own."""
+        """Makes what datagrams need; a carrier that is reliable itself has its own."""
         assert path is not None
         common = (self._events, self.counters)
         return (
@@ -178,14 +177,14 @@ class Connection:
         arrangers: dict[int, Any] | None = None,
     ) -> None:
         """Begins to send a payload, which must not change before its TransferDone."""
-        self._look(now_s)
+        self._on_activity(now_s)
         self.outgoing.post(transfer, payload, now_s, arrangers)
 
     def post_receive(
         self, transfer: int, rule: StopRule, into: NDArray[np.uint8], now_s: float
     ) -> None:
         """Begins to receive into a buffer, which belongs to the transfer until its TransferDone."""
-        self._look(now_s)
+        self._on_activity(now_s)
         try:
             self.incoming.post(transfer, rule, into, now_s)
         except ProtocolError as error:
@@ -199,25 +198,25 @@ class Connection:
         """Takes datagrams, one per row: shape (k, HEADER_BYTES + chunk_bytes), contiguous rows."""
         if not len(frames) or self.lost is not None:
             return
-        self._look(now_s)
+        self._on_activity(now_s)
         open_ = self.state is ConnectionState.OPEN
         if self.incoming.on_datagrams(frames, now_s, waited=waited, may_be_early=open_):
             self._liveness.heard_s = now_s  # by valid data alone: a forger keeps no dead peer alive
 
     def coalesce_s(self, most_s: float = math.inf, *, measured: bool = False) -> float:
-        """For how long the next datagrams may lie unread in their socket; 0 for not at all."""
+        """Returns for how long the next datagrams may lie unread in their socket."""
         return 0.0 if self.lost is not None else self.incoming.coalesce_s(most_s, measured=measured)
 
     def receive_plan(
         self, most_s: float = math.inf, *, measured: bool = False
     ) -> ReceivePlan | None:
-        """What may be taken as it comes, or when it has gathered as `coalesce_s` says; or None."""
+        """Returns what may be received without a call for each batch; None for nothing."""
         if self.lost is not None:
             return None
         return self.incoming.receive_plan(most_s, measured=measured)
 
     def on_plan_received(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
-        """Of what was planned this has been taken, the latest now."""
+        """Notes the arrivals of a plan, the latest of which came now."""
         self._liveness.heard_s = now_s
         self.incoming.on_plan_received(arrivals, now_s, waited=waited)
 
@@ -225,7 +224,7 @@ class Connection:
         """Takes the next bytes of the control stream, in pieces of any size."""
         if self.lost is not None:
             return
-        self._look(now_s)
+        self._on_activity(now_s)
         self._liveness.heard_s = now_s
         try:
             asked: set[int] = set()
@@ -244,7 +243,7 @@ class Connection:
 
     @property
     def awaited_bytes(self) -> int:
-        """How many bytes the control message lacks that comes next, as far as is known."""
+        """The next control message lacks so many bytes, as far as is known."""
         return self._parser.missing_bytes
 
     def on_control_closed(self, reason: str) -> None:
@@ -286,7 +285,7 @@ class Connection:
         """Does what is due; may be called at any time."""
         if self.lost is not None:
             return
-        self._look(now_s)
+        self._on_activity(now_s)
         self.incoming.on_deadline(now_s)
         self.outgoing.on_deadline(now_s)
         if now_s >= self._ping_s():
@@ -299,7 +298,7 @@ class Connection:
             self.give_up(text)
 
     def next_deadline_s(self, now_s: float, *, planned: bool = False) -> float | None:
-        """When to call `on_deadline` and `offer` if nothing happens before; None for never."""
+        """Returns when to call `on_deadline` and `offer` if nothing happens before; or None."""
         if self.lost is not None:
             return None
         due_s = min(
@@ -311,9 +310,9 @@ class Connection:
             due_s = min(due_s, patience_s, self._liveness.away_s)
         return None if due_s == math.inf else due_s
 
-    def _look(self, now_s: float) -> None:
-        """Transfers stood still while this side was away; that is not the peer's fault."""
-        if away_s := self._liveness.look(now_s):
+    def _on_activity(self, now_s: float) -> None:
+        """Transfers stood still while this side was away; the peer's timeouts do not count that."""
+        if away_s := self._liveness.on_activity(now_s):
             self.incoming.was_away(away_s)
             self.outgoing.was_away(away_s)
 
@@ -330,7 +329,7 @@ class Connection:
         return ends if live.awaiting_s is None else min(ends, live.timeout())
 
     def doubt(self, after_s: float) -> tuple[float, float]:
-        """When a message of the peer is overdue, and since when it is waited for."""
+        """Returns when a message of the peer is overdue, and since when it is waited for."""
         if self.lost is not None:
             return NO_DOUBT
         return min(self.outgoing.doubt(after_s), self.incoming.doubt(after_s))
@@ -338,15 +337,15 @@ class Connection:
     # What goes out.
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
-        """The datagrams that may go now: shape (k, datagram bytes); call `outgoing.sent`."""
+        """Returns the datagrams that may go now: shape (k, datagram bytes)."""
         return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
 
     def send_plan(self) -> SendPlan | None:
-        """What may be sent as the pacer lets it, without an `offer`; None for nothing."""
+        """Returns what may be sent without an `offer` for each batch; None for nothing."""
         return None if self.lost is not None else self.outgoing.send_plan()
 
     def control(self) -> bytes:
-        """The bytes to write to the control stream now; they are handed out once."""
+        """Returns the bytes to write to the control stream now, once."""
         if self.lost is None:
             self._queue_control(self.outgoing.poll_messages())
             self._queue_control(self.incoming.poll_messages())
@@ -357,7 +356,7 @@ class Connection:
         return data
 
     def events(self) -> list[Event]:
-        """What has happened since the last call, in order."""
+        """Returns the events since the last call, in order."""
         events = self._events.copy()
         self._events.clear()
         return events
@@ -367,7 +366,6 @@ class Connection:
             self._outbox += message.encode()
 
     def on_broken(self, error: ProtocolError) -> None:
-        """The peer's messages or data are not what they should be."""
         self.give_up(f"it broke the protocol: {error}")
 
     def give_up(self, reason: str) -> None:

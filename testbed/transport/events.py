@@ -1,4 +1,4 @@
-"""What a `Connection` tells its driver, and the records of a transfer."""
+"""The events of a `Connection` for its driver, and the records of a transfer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -208,7 +208,7 @@ class Hedge:
 
     @property
     def due_s(self) -> float:
-        """When `datagrams` is due; math.inf for never."""
+        """The time when `datagrams` is due; math.inf for never."""
         if self._reply_due or self._unhedged is not None:
             return -math.inf
         return min(self._again_s, self._check_s)

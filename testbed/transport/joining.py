@@ -1,19 +1,13 @@
-"""Who may join: reads the HELLO of a stream that is nobody's yet, and judges it.
+"""Admission of newcomers: reads the HELLO of a stream that is no peer's yet, and judges it.
 
-Nothing is answered before, so a stranger learns nothing (`docs/concepts/connection.md`).
+Nothing is sent before, so an unknown sender learns nothing (`docs/concepts/connection.md`).
 """
 
 from collections.abc import Mapping
 
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.messages import (
-    HEADER_BYTES,
-    ControlParser,
-    Hello,
-    MessageType,
-    body_limits,
-)
+from testbed.transport.messages import HEADER_BYTES, ControlParser, Hello, MessageType, body_limits
 
 SERVER = "server"  # its name; no worker has it
 HELLO_WITHIN_S = 5.0

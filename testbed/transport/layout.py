@@ -96,7 +96,7 @@ class PayloadLayout:
 
     @cached_property
     def pieces(self) -> Pieces:
-        """How chunks and tensors overlap. A tensor without elements has no piece."""
+        """The overlaps of chunks and tensors. A tensor without elements has no piece."""
         counts = np.array([count for _, count in self.tensors], dtype=np.int64)
         ends = np.cumsum(counts)
         chunk_starts = np.arange(self.chunk_count, dtype=np.int64) * self.elements_per_chunk
@@ -108,7 +108,7 @@ class PayloadLayout:
         )
 
     @cached_property
-    def each(self) -> tuple["PayloadLayout", ...]:
+    def of_tensors(self) -> tuple["PayloadLayout", ...]:
         """A layout for each tensor alone; ValueError where one has no elements."""
         return tuple(PayloadLayout([tensor], self.chunk_bytes) for tensor in self.tensors)
 
@@ -205,7 +205,7 @@ class Leg(IntEnum):
 
 
 def layout_of(transfer: int, layout: PayloadLayout, *, tensor_by_tensor: bool) -> PayloadLayout:
-    """What a transfer carries: the whole layout, or one tensor, in turn with each round."""
+    """Returns the layout of a transfer: the whole, or one tensor, another one each round."""
     if not tensor_by_tensor:
         return layout
-    return layout.each[Leg.round_of(transfer) % len(layout.each)]
+    return layout.of_tensors[Leg.round_of(transfer) % len(layout.of_tensors)]

@@ -44,7 +44,7 @@ HELLO = struct.Struct("!IHHH")
 
 
 class MessageType(IntEnum):
-    """What a message means; its body is given after the dash."""
+    """The types of messages, each with its direction, its meaning and, after a dash, its body."""
 
     HELLO = 1  # worker to server: who I am - session, data port, name, terms, layout
     WELCOME = 2  # server to worker: joined - session, its data port for this worker, key or nothing

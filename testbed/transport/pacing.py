@@ -15,8 +15,8 @@ SHORT_QUANTUM_S = 1e-3
 # sends after a delay at most the second share.
 QUEUE_SHARE = 0.25
 LATE_QUEUE_SHARE = 0.5
-# What is sent towards the end of a transfer depends on what was heard of the earlier, so a quantum
-# is short beside the transfer, unless that would cost a short one more wake-ups than it is worth.
+# The end of a transfer depends on reports about its beginning, so a quantum is short beside the
+# transfer, unless that would cost a short one too many wake-ups.
 TRANSFER_SHARE = 0.05
 LEAST_OF_TRANSFER = 8
 # A busy system's scheduler may suspend a process for a tick of 4 ms.
@@ -78,7 +78,7 @@ class Pacer:
             self.quantum = max(1, int(min(most, datagrams)))
 
     def allowance(self, now_s: float, remaining: int | None = None) -> int:
-        """How many datagrams may go now: none, or a batch of at least a quantum."""
+        """Returns how many datagrams may go now: none, or a batch of at least a quantum."""
         if math.isinf(self.bytes_per_s):
             return self._unpaced_batch
         self._refill(now_s)
@@ -91,12 +91,12 @@ class Pacer:
 
     @property
     def most(self) -> int:
-        """How many datagrams a paced batch has at most."""
+        """A paced batch has at most so many datagrams."""
         return self._max_batch if self._queue_known else self.quantum
 
     @property
     def most_tokens(self) -> float:
-        """How many tokens are kept for a sender that wakes up late."""
+        """So many tokens are kept for a sender that wakes up late."""
         quantum_bytes = self.quantum * self.datagram_bytes
         late_bytes = quantum_bytes + self.bytes_per_s * CATCH_UP_S
         return max(quantum_bytes, min(late_bytes, self._most_late_bytes))
@@ -107,7 +107,7 @@ class Pacer:
             self.tokens -= datagrams * self.datagram_bytes
 
     def next_s(self, now_s: float, remaining: int | None = None) -> float:
-        """When `allowance` will be above zero."""
+        """Returns when `allowance` will be above zero."""
         if self.allowance(now_s, remaining):
             return now_s
         batch = self.quantum if remaining is None else min(self.quantum, remaining)

@@ -52,14 +52,14 @@ class PathEstimates:
     @property
     def loss(self) -> float:
         """The lost fraction of the latest datagrams; 0 while none is known."""
-        known = self._arrived + self._lost
-        return self._lost / known if known else 0.0
+        counted = self._arrived + self._lost
+        return self._lost / counted if counted else 0.0
 
     def on_transfer_begin(self) -> None:
         """Forgets most losses, and half the tolerance of reordering unless it was seen lately."""
-        if (known := self._arrived + self._lost) > _EARLIER:
-            self._arrived *= _EARLIER / known
-            self._lost *= _EARLIER / known
+        if (counted := self._arrived + self._lost) > _EARLIER:
+            self._arrived *= _EARLIER / counted
+            self._lost *= _EARLIER / counted
         if not self._reordered:
             self.reordering = REORDERING + (self.reordering - REORDERING) // 2
             self.patience = max(1, self.patience // 2)
@@ -79,10 +79,10 @@ class PathEstimates:
 
     def on_fates(self, *, arrived: int = 0, lost: int = 0) -> None:
         """Adds how many datagrams arrived and how many were lost."""
-        known = arrived + lost
-        if known:
-            kept = max(0.0, 1 - known / _LOSS_MEMORY)
-            scale = min(1.0, _LOSS_MEMORY / known)
+        counted = arrived + lost
+        if counted:
+            kept = max(0.0, 1 - counted / _LOSS_MEMORY)
+            scale = min(1.0, _LOSS_MEMORY / counted)
             self._arrived = self._arrived * kept + arrived * scale
             self._lost = self._lost * kept + lost * scale
 
@@ -95,21 +95,21 @@ class PathEstimates:
 
     @property
     def queueing(self) -> bool:
-        """Whether round trips are so long that a full queue probably causes the losses."""
+        """Round trips are so long that a full queue probably causes the losses."""
         if self.smoothed_s is None:
             return False
         most_s = _QUEUEING * self.min_s + _QUEUEING_S
         return min(self.smoothed_s, self.latest_s) > most_s
 
     def may_queue(self, full_queue_s: float) -> bool:
-        """Whether the latest round trip met half of a queue that takes so long when it is full."""
+        """Returns whether the latest round trip met half of a queue of this length."""
         if self.smoothed_s is None:
             return True
         most_s = min(full_queue_s / 2, self.min_s / 2 + _QUEUEING_S)
         return self.latest_s > self.min_s + most_s
 
     def overtaking_s(self) -> float:
-        """How long a datagram may still arrive after a later one (RACK, RFC 8985, section 6.2)."""
+        """Returns how long a datagram may be overtaken (RACK, RFC 8985, section 6.2)."""
         if self.smoothed_s is None:
             return 0.0
         return min(self.patience * self.min_s / 4, self.smoothed_s)

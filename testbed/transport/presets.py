@@ -159,8 +159,8 @@ class ProtocolConfig:
         object.__setattr__(self, "keep", _part("keep", self.keep))
         for key, valid in _CHOICES.items():
             if getattr(self, key) not in valid:
-                given = shown(getattr(self, key))
-                raise ValueError(f"{key} is {given}; valid: {', '.join(valid)}")
+                value = shown(getattr(self, key))
+                raise ValueError(f"{key} is {value}; valid: {', '.join(valid)}")
         if self.coding != "plain" and self.keep != 1:
             raise ValueError(f"keep is {self.keep}; coding {self.coding} sends all chunks: keep: 1")
         for leg in Leg:
@@ -168,8 +168,8 @@ class ProtocolConfig:
             with _named(key):
                 object.__setattr__(self, key, as_policy(getattr(self, key)))
         for key, why in _SENSELESS[self.carrier].items():
-            if (given := getattr(self, key)) != type(self).__dataclass_fields__[key].default:
-                raise ValueError(f"{key} is {shown(given)}; {why}")
+            if (value := getattr(self, key)) != type(self).__dataclass_fields__[key].default:
+                raise ValueError(f"{key} is {shown(value)}; {why}")
         if self.carrier == "tcp":
             self._check_tcp()
         else:
@@ -214,7 +214,7 @@ class ProtocolConfig:
 
     @property
     def needs_rate(self) -> bool:
-        """Whether somebody must know the rate at which it sends."""
+        """The user must set the rate at which it sends."""
         return self.carrier == "udp" and self.congestion_control.partition(":")[0] in NEED_RATE
 
     def policy(self, leg: Leg) -> TolerancePolicy:
@@ -222,14 +222,14 @@ class ProtocolConfig:
 
     @property
     def compresses(self) -> str:
-        """What it does to payloads, in words; none where they travel as they are."""
+        """Its compression of payloads, in words; none where they travel as they are."""
         if self.coding != "plain":
             return "sends two values of each chunk"
         return "" if self.keep == 1 else f"keeps {self.keep:g} of the chunks"
 
     @property
     def measures(self) -> bool:
-        """Whether the congestion control measures the path; `udp` only."""
+        """The congestion control measures the path; `udp` only."""
         return CONGESTION_CONTROLS.create(self.congestion_control, **_TYPICAL_LINK).measures
 
     def describe(self) -> dict[str, str]:
@@ -443,14 +443,14 @@ _FIELDS = [field.name for field in fields(ProtocolConfig)]
 
 def parameters(name: str) -> list[str]:
     """The settings that the preset `name` has beside the fields of ProtocolConfig."""
-    known = inspect.signature(PRESETS[name]).parameters
-    return [each for each in known if each not in (*_FIELDS, "settings")]
+    keywords = inspect.signature(PRESETS[name]).parameters
+    return [key for key in keywords if key not in (*_FIELDS, "settings")]
 
 
 def settings(name: str) -> list[str]:
     """The settings of the preset `name`; ValueError, listing the presets, for an unknown name."""
-    known, _, algorithm = name.partition("-")
-    if name not in PRESETS and not (known == "tcp" and algorithm):
+    carrier, _, algorithm = name.partition("-")
+    if name not in PRESETS and not (carrier == "tcp" and algorithm):
         raise ValueError(f"unknown protocol {name!r}; {one_of(name, PRESETS)}")
     return [*parameters(name if name in PRESETS else "tcp"), *_FIELDS]
 

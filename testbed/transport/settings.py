@@ -101,13 +101,13 @@ class ConnectionSettings:
     @cached_property
     def largest_layout(self) -> PayloadLayout:
         """The layout of the transfers with the most chunks."""
-        layouts = self.layout.each if self.tensor_by_tensor else [self.layout]
+        layouts = self.layout.of_tensors if self.tensor_by_tensor else [self.layout]
         return max(layouts, key=lambda layout: layout.chunk_count)
 
     @cached_property
     def layout_count(self) -> int:
         """So many layouts rotate from round to round."""
-        return len(self.layout.each) if self.tensor_by_tensor else 1
+        return len(self.layout.of_tensors) if self.tensor_by_tensor else 1
 
     @cached_property
     def slowest(self) -> SlowestPeer:

@@ -81,7 +81,7 @@ StopRuleFactory = Callable[[PayloadLayout], StopRule]
 
 
 class TolerancePolicy(ABC):
-    """How much a receiver may give up, depending on the phase of the training.
+    """Bounds what a receiver may give up, depending on the phase of the training.
 
     `str` gives the text from which `as_policy` makes an equal one; subclasses leave it alone.
 

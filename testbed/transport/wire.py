@@ -78,7 +78,7 @@ def numbers_of(stamps: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 
 def ahead_of(numbers: NDArray[np.int64] | int, newest: int) -> NDArray[np.int64]:
-    """How far numbers are ahead of the newest; negative for behind."""
+    """Returns how far numbers are ahead of the newest; negative for behind."""
     half = NUMBER_MODULUS // 2
     return (np.asarray(numbers, dtype=np.int64) - newest + half) % NUMBER_MODULUS - half
 

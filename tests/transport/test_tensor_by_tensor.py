@@ -13,7 +13,7 @@ LAYOUT = PayloadLayout([("small", 7), ("large", 90_001), ("middle", 4000)])
 
 
 def filled(index, round_index):
-    layout = LAYOUT.each[index]
+    layout = LAYOUT.of_tensors[index]
     buffer = layout.new_buffer()
     values = np.random.default_rng([index, round_index]).normal(size=layout.element_count)
     layout.floats(buffer)[:] = values
@@ -30,7 +30,7 @@ def exchange(protocol, rounds, *, pause_s):
         for first in range(0, rounds, 3):
             handles = []
             for number in range(first, first + 3):
-                got[number] = LAYOUT.each[number % 3].new_buffer()
+                got[number] = LAYOUT.of_tensors[number % 3].new_buffer()
                 into = {"worker-1": got[number]}
                 handles.append(endpoint.post_receive(Leg.GATHER.transfer(number), 0.0, into))
             for handle in handles:

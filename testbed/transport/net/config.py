@@ -69,7 +69,7 @@ class EndpointConfig:
         transfers_in_flight: how many transfers may be under way with a peer in each direction.
         tensor_by_tensor: whether transfers carry one tensor of the layout each, in turn: that of
             round n (`Leg.round_of`) the one of index n modulo their number, with buffers of
-            `layout.each[index]`. Equal on all sides.
+            `layout.of_tensors[index]`. Equal on all sides.
         observer: is called with the congestion state of each sending path, at most every 10 ms per
             peer, but not by kernel TCP.
         leave_out: is called with the number of datagrams that are about to be sent, and tells which
