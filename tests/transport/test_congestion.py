@@ -18,7 +18,6 @@ from testbed.transport.congestion import (
 from testbed.transport.congestion.base import (
     DeliveryPlateau,
     Feedback,
-    MaxFilter,
     PathMonitor,
     Plateau,
 )
@@ -151,15 +150,6 @@ def test_the_delay_of_a_receiver_that_was_busy_does_not_stay_in_the_round_trip()
     assert answer(6.0, rtt_s=0.002) == pytest.approx(0.004 + (0.002 - 0.004) / 8)
 
 
-def test_the_max_filter_forgets_after_its_rounds():
-    largest = MaxFilter(3)
-    seen = []
-    for round_, value in enumerate([5.0, 9.0, 1.0, 2.0, 3.0, 0.5]):
-        largest.add(value, round_)
-        seen.append(largest.value)
-    assert seen == [5, 9, 9, 9, 3, 3]
-
-
 @pytest.mark.parametrize(("loss", "futile"), [(0.0, False), (0.5, False), (None, True)])
 def test_growth_is_futile_behind_a_full_queue_and_not_under_random_loss(loss, futile):
     check = DeliveryPlateau()
@@ -176,16 +166,6 @@ def test_growth_is_futile_behind_a_full_queue_and_not_under_random_loss(loss, fu
 
 # Each with the fraction of its window that a loss leaves.
 EACH = pytest.mark.parametrize(("kind", "beta"), [(Reno, 0.5), (Cubic, 0.7)])
-
-
-@EACH
-def test_slow_start_doubles_each_round_trip(kind, beta):
-    rounds = Rounds(kind())
-    windows = [rounds.window]
-    for _ in range(5):
-        rounds.round()
-        windows.append(rounds.window)
-    assert windows == [10 * 2**n for n in range(6)]
 
 
 @EACH

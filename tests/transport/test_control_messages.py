@@ -139,14 +139,6 @@ def test_a_type_that_is_not_expected_is_refused():
         parser.feed(ControlMessage(MessageType.STOP).encode())
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=70))
-def test_bitmaps_survive_the_way(bits):
-    mask = np.array(bits, dtype=np.bool_)
-    body = pack_bitmap(mask)
-    assert len(body) == -(-len(bits) // 8)
-    assert unpack_bitmap(body, len(bits)).tolist() == bits
-
-
 def test_bitmaps_begin_with_the_least_significant_bit():
     mask = np.zeros(10, dtype=np.bool_)
     mask[[0, 3, 9]] = True

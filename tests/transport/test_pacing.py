@@ -184,15 +184,6 @@ def test_what_the_socket_appends_to_each_datagram_counts_on_the_wire():
 # What a repair makes of its samples of a path.
 
 
-def test_loss_is_the_lost_share_and_nothing_is_known_at_first():
-    estimates = PathEstimates()
-    assert estimates.loss == 0.0
-    estimates.on_fates()
-    assert estimates.loss == 0.0
-    estimates.on_fates(arrived=3, lost=1)
-    assert estimates.loss == 1 / 4
-
-
 @pytest.mark.parametrize(
     ("arrived", "lost", "loss"),
     [

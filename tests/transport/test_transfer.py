@@ -84,19 +84,6 @@ def test_a_stop_in_the_middle_of_a_pass_ends_it_at_once():
     assert outcome.sender.next_deadline_s(outcome.ended_s) is None
 
 
-def test_each_transfer_begins_with_one_batch_however_long_the_path_was_idle():
-    layout = layout_of(2000)
-    path = SendingPath(congestion=FixedRate(rate_bps=10e6), chunk_bytes=16)
-    for number, now_s in ((0, 0.0), (2, 60.0)):
-        sender = new_sender(layout, number=number, path=path, now_s=now_s)
-        at_once = 0
-        while len(frames := sender.offer(now_s)):
-            at_once += len(frames)
-            sender.sent(len(frames), now_s)
-        assert at_once == path.pacer.quantum
-        sender.on_message(ControlMessage(MessageType.STOP, number), now_s)
-
-
 def test_datagrams_that_the_network_did_not_take_are_offered_again():
     layout = layout_of(20)
     sender = new_sender(layout, rate_bps=math.inf)
@@ -108,19 +95,6 @@ def test_datagrams_that_the_network_did_not_take_are_offered_again():
 
 
 # Congestion control.
-
-
-def test_congestion_control_hears_what_became_of_each_pass():
-    layout = layout_of(30)
-    lossy = Network(survives=lambda sequence, nth: sequence >= 10 or nth > 0, delay_s=0.004)
-    control = Recorder()
-    transfer(random_payload(layout), layout, network=lossy, congestion=control)
-    assert sum(control.sent) == wire_bytes(40, 16)
-    (feedback,) = control.heard
-    assert feedback.delivered_bytes == wire_bytes(20, 16)
-    assert feedback.lost_bytes == wire_bytes(10, 16)
-    assert feedback.in_flight_bytes == 0
-    assert feedback.rtt_s == pytest.approx(0.008)
 
 
 @pytest.mark.parametrize("repair", list(REPAIRS))
