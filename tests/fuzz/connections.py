@@ -116,8 +116,8 @@ class Victim:
             self.into.clear()
         if self._opened and sending:
             ready = ControlMessage(MessageType.READY)
-            for said in (Welcome(session=SESSION, data_port=1).message(), ready):
-                connection.on_control(said.encode(), self.now_s)
+            for message in (Welcome(session=SESSION, data_port=1).message(), ready):
+                connection.on_control(message.encode(), self.now_s)
         elif self._opened:
             connection.start(self.now_s)
         for number in range(self._posted):
@@ -165,11 +165,11 @@ class Victim:
             self._drain(side)
 
     def _drain(self, side: Side) -> int:
-        """Takes what a side wants to say and tell; returns how many bytes it says."""
+        """Takes a side's messages and events; returns how many bytes of messages."""
         connection = self.sides[side]
-        said = connection.control()
+        stream = connection.control()
         # All of it is valid, and one stream of bytes says no more than the peer may ask for.
-        for message in ControlParser(self.limits).feed(said):
+        for message in ControlParser(self.limits).feed(stream):
             smallest, largest = self.limits[message.type]
             assert smallest <= len(message.body) <= largest
         events = connection.events()
@@ -190,7 +190,7 @@ class Victim:
             assert not len(connection.offer(self.now_s))
             self.restarts += 1
             self._begin(side)
-        return len(said)
+        return len(stream)
 
     def trace(self, side: Side) -> object:
         """All of a side's state that datagrams can change, but for its counters."""
@@ -201,9 +201,9 @@ class Victim:
             connection._liveness.heard_s,
             connection.next_deadline_s(self.now_s),
             [
-                (number, each.received.tobytes(), each.valid_datagrams, each.stopped)
+                (number, place.received.tobytes(), place.valid_datagrams, place.stopped)
                 for held in (incoming.receivers, incoming._early)
-                for number, each in held.items()
+                for number, place in held.items()
             ],
             [rows.tobytes() for rows in self.into.values()],
             (incoming._numbers.last, len(incoming._spares)),
@@ -212,7 +212,7 @@ class Victim:
         )
 
     def check(self) -> None:
-        """What must hold whatever came."""
+        """Checks what must hold whatever came."""
         for side in SIDES:
             self._check(side)
         connection = self.sides["receiver"]
@@ -246,7 +246,7 @@ class Victim:
             if isinstance(repair, PassesReceiver):
                 assert len(repair._unsaid) <= 4 * self.layout.chunk_count
             if isinstance(repair, AcknowledgingReceiver):
-                held = sum(len(each) for each in repair._pending)
+                held = sum(len(numbers) for numbers in repair._pending)
                 assert len(repair._pending) <= 257 and held <= 257 * SEND_INDEX_MODULUS
             receiver.report("peer")
         for sender in outgoing.senders.values():

@@ -67,17 +67,17 @@ def there_and_back(protocol: str) -> bool:
 
 
 def rooms() -> set[str]:
-    """What was imported of the project, as `testbed.ROOM`."""
+    """Returns what was imported of the project, as `testbed.ROOM`."""
     ours = {"testbed", "topologies", "controllers", "analysis"}
-    found = (module.split(".") for module in sys.modules)
-    return {".".join(each[:2]) for each in found if each[0] in ours}
+    modules = (module.split(".") for module in sys.modules)
+    return {".".join(parts[:2]) for parts in modules if parts[0] in ours}
 
 
 if __name__ == "__main__":
-    for each in PRESETS:
-        preset(each, **({"deadline_s": 1.0} if each == "ltp" else {}))
-    moved = {each: there_and_back(each) for each in ("fixed-low", "dblp-stream", "tcp")}
-    told = {
+    for name in PRESETS:
+        preset(name, **({"deadline_s": 1.0} if name == "ltp" else {}))
+    moved = {name: there_and_back(name) for name in ("fixed-low", "dblp-stream", "tcp")}
+    result = {
         "python": platform.python_version(),
         "numpy": np.__version__,
         "moved": moved,
@@ -85,5 +85,5 @@ if __name__ == "__main__":
         "why": WHY_NONE,
         "rooms": sorted(rooms()),
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
     sys.exit(not all(moved.values()))

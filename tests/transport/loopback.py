@@ -153,10 +153,10 @@ def carry(one: Endpoint, other: Endpoint, number: int = 0) -> None:
 def knock(place: Site, port: str = "control_port", source: str = "127.0.0.1") -> socket.socket:
     """A stranger's connection to the server, which may still be about to listen."""
     deadline_s = time.monotonic() + 30
-    door = place.server_address, place.settings[port]
+    listening = place.server_address, place.settings[port]
     while True:
         try:
-            return socket.create_connection(door, timeout=30, source_address=(source, 0))
+            return socket.create_connection(listening, timeout=30, source_address=(source, 0))
         except ConnectionRefusedError:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)

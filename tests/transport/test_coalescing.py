@@ -24,8 +24,8 @@ from tests.transport.virtual import Two, all_frames, layout_of, new_receiver, ne
 PER_S = 8000  # datagrams: 97 Mbit/s
 
 
-def known():
-    """One that has seen a rate."""
+def measured():
+    """A coalescer that has measured a rate."""
     coalescer = Coalescer()
     steady(coalescer)
     return coalescer
@@ -48,7 +48,7 @@ def test_nothing_gathers_before_a_rate_was_measured_over_20_ms_at_most(times, wa
 
 
 def test_half_of_what_is_missing_may_come_unseen_and_the_last_ones_are_awaited_one_by_one():
-    coalescer = known()
+    coalescer = measured()
     assert coalescer.wait_s(16, 1.0) == pytest.approx(8 / PER_S)
     assert coalescer.wait_s(int(2 * LEAST_S * PER_S) - 1, 1.0) == 0
     assert coalescer.wait_s(0, 1.0) == 0

@@ -247,12 +247,12 @@ def test_what_came_early_moves_to_its_buffer_and_the_rest_follows_it(fast_path):
     it = placement(fast_path, layout)
     early = batch(layout, [good(layout, 1, 5)])
     it.take(early, place=True)
-    spare, buffer = it.rows, layout.new_buffer()
+    earlier_rows, buffer = it.rows, layout.new_buffer()
     it.move(layout.rows(buffer))
     later = batch(layout, [good(layout, 3, 3), good(layout, 0, 6)])
     it.take(later, place=True)
     assert np.array_equal(layout.rows(buffer)[[1, 3, 0]], np.concatenate([early, later])[:, 16:])
-    assert (np.delete(spare, 1, axis=0) == 0xEE).all()
+    assert (np.delete(earlier_rows, 1, axis=0) == 0xEE).all()
 
 
 @pytest.mark.parametrize("transfer", [0, 1 << 24, U32_MAX])
@@ -328,11 +328,11 @@ def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, tra
     runs = st.just([(session, c, transfer, int(lengths[c]), c) for c in range(len(lengths))])
     batches = data.draw(st.lists(st.one_of(entries, runs), max_size=5))
     reference, compiled = (
-        placement(each, layout, session, transfer) for each in (NUMPY, FAST_PATH)
+        placement(fast_path, layout, session, transfer) for fast_path in (NUMPY, FAST_PATH)
     )
-    for number, each in enumerate(batches):
+    for number, entries in enumerate(batches):
         place = number < 4
-        frames = batch(layout, each)
+        frames = batch(layout, entries)
         # A seal's trailer lies between the rows.
         longer = np.full((len(frames), frames.shape[1] + trailer), 0xAA, dtype=np.uint8)
         longer[:, : frames.shape[1]] = frames

@@ -73,10 +73,10 @@ def test_strangers_are_counted_and_hold_nobody_up(protocol, monkeypatch):
     half.sendall(hello[:13])
     # The last one has the right words and the wrong address.
     for words in (b"GET / HTTP/1.1\r\n\r\n", hello + b"more", hello):
-        with knock(place) as stranger:
-            stranger.sendall(words)
+        with knock(place) as unknown:
+            unknown.sendall(words)
             with contextlib.suppress(ConnectionResetError):
-                assert stranger.recv(1) == b""
+                assert unknown.recv(1) == b""
     # All have joined while two connections have said nothing yet.
     workers = open_endpoint(place.worker(1)), open_endpoint(place.worker(2))
     with workers[0], workers[1], opened.result(timeout=30) as server, silent, half:
@@ -127,8 +127,8 @@ def test_a_crowd_of_silent_strangers_does_not_keep_the_workers_out():
     crowd = [knock(place) for _ in range(100)]
     with open_endpoint(place.worker()), opened.result(timeout=30) as server:
         assert server.counters()["stranger-crowded-out"] >= 100 - 64
-    for stranger in crowd:
-        stranger.close()
+    for unknown in crowd:
+        unknown.close()
 
 
 def test_a_connection_whose_kernel_has_another_congestion_control_is_refused_on_both_sides():
@@ -159,16 +159,16 @@ def test_datagrams_of_strangers_and_other_runs_are_counted_change_nothing_and_ge
     frame = new_frames(1, place.layout.chunk_bytes)
     with (
         joined(place) as (worker, server),
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown,
     ):
         for data in (b"", b"x", frame.tobytes(), os.urandom(1472)):
-            stranger.sendto(data, (place.server_address, place.settings["data_port"]))
+            unknown.sendto(data, (place.server_address, place.settings["data_port"]))
         for _ in range(7):
             udp_of(worker).send(frame)  # the right address and port but another session
         carry(worker, server)
-        stranger.settimeout(0.3)
+        unknown.settimeout(0.3)
         with pytest.raises(TimeoutError):
-            stranger.recv(65536)
+            unknown.recv(65536)
         counters = server.counters()
         assert (counters["unknown-address"], counters["wrong-session"]) == (4, 7)
 

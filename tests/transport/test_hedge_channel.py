@@ -17,7 +17,7 @@ from tests.transport.virtual import random_payload
 
 
 def four_rounds(*lost):
-    """What each round brings over a path that loses what matches, and what hedges did for it."""
+    """Returns what each round brings over a path that loses packets, and what hedges did."""
     place = site(preset("bounded-energy"), layout=PayloadLayout([("w", 60_000)]), rate_bps=200e6)
     payload = random_payload(place.layout, seed=1)
     gather, broadcast = (
@@ -37,7 +37,7 @@ def four_rounds(*lost):
         return right
 
     with joined(place) as (worker, server):
-        drop(*(each.format(server=place.server_address) for each in lost))
+        drop(*(rule.format(server=place.server_address) for rule in lost))
         serving = in_thread(serve, server)
         heard = []
         for number in range(4):
@@ -84,7 +84,7 @@ def test_a_lost_hedge_port_leaves_the_connection_as_it_is(monkeypatch):
 
 
 class Unacknowledged(Stream):
-    """Whose peer's kernel has got nothing, as far as is known."""
+    """A stream whose peer has acknowledged nothing."""
 
     acknowledged_bytes = 0
 

@@ -101,7 +101,7 @@ def test_announcements_that_are_never_taken_are_bounded(size):
 
 
 def over_a_dying_path():
-    """How many seconds later the sender and the receiver give up, and their words."""
+    """Returns how many seconds later the sender and the receiver give up, and their words."""
     place = site(layout=PayloadLayout([("w", 5_000_000)]), rate_bps=1e6, peer_timeout_s=2.0)
 
     def lost(work, *arguments):

@@ -13,7 +13,7 @@ from testbed.transport import Marks, OrderContext, preset
 from testbed.transport.net.udp import UdpSocket
 from testbed.transport.order import InOrder, LayerAndMagnitude, MarkedOrder, Shuffled, sending_order
 from testbed.transport.wire import fields
-from tests.transport.test_plans import CHUNK_BYTES, NEEDS_C, data_of, depart, pair, two
+from tests.transport.test_plans import CHUNK_BYTES, NEEDS_C, data_of, pair, send_planned, two
 from tests.transport.virtual import layout_of
 
 BLOCK = 64
@@ -123,7 +123,7 @@ def test_what_the_routine_sends_carries_its_class():
         other._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         data = data_of(udp)
         assert data.begin_plans(parties.worker.connection, 0.0)
-        depart(data.sending, 1.0)
+        send_planned(data.sending, 1.0)
         assert data.worked
         _, control, _, _ = other._socket.recvmsg(1 << 16, 256)
     assert marks_in(control, socket.IPPROTO_IP, socket.IP_TOS) == [dscp.PROTECTED]

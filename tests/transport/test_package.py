@@ -69,7 +69,7 @@ def install(wheel, folder):
 
 
 def moved_alone(python, *options):
-    """What alone.py prints in that environment."""
+    """Returns what alone.py prints in that environment."""
     return json.loads(run(python, "-I", ALONE, *options).stdout)
 
 

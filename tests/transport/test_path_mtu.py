@@ -62,7 +62,7 @@ def forge(source, destination, claimed_bytes):
     """Sends `source` what a router would that has a smaller MTU on the way to `destination`."""
     six = len(source) == 4
     family = socket.AF_INET6 if six else socket.AF_INET
-    ends = b"".join(socket.inet_pton(family, each[0]) for each in (source, destination))
+    ends = b"".join(socket.inet_pton(family, end[0]) for end in (source, destination))
     udp_header = struct.pack("!HHHH", source[1], destination[1], 1460, 0)
     if six:  # "packet too big"; the kernel adds the sum
         cause = struct.pack("!IHBB", 6 << 28, 1460, 17, 64) + ends + udp_header
@@ -78,14 +78,14 @@ def forge(source, destination, claimed_bytes):
 
 
 def after_a_forged_message(near, far, claimed_bytes):
-    """What most programs' sockets and ours do then, and what becomes of chunks."""
+    """Checks what other sockets and ours do then, and what becomes of chunks."""
     if ":" in near:
         for address in (near, far):
             run(["ip", "address", "add", address, "dev", "lo", "nodad"])
     near, far = (resolve(address, what="host") for address in (near, far))
     chunk_bytes = largest_chunk_bytes(1500, near.family)
     size = chunk_bytes + HEADER_BYTES
-    ours, peer = (UdpSocket(local=each.at(0), datagram_bytes=size) for each in (near, far))
+    ours, peer = (UdpSocket(local=end.at(0), datagram_bytes=size) for end in (near, far))
     ours.set_peer(far.at(peer.port))
     peer.set_peer(near.at(ours.port))
     with socket.socket(near.family, socket.SOCK_DGRAM) as other:

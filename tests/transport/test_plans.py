@@ -1,4 +1,4 @@
-"""What compiled code sends and takes while the driver waits, as if each batch had woken it."""
+"""C carries out plans while the driver waits, as if each batch had woken it up."""
 
 import contextlib
 import itertools
@@ -40,15 +40,15 @@ def pair(*, authenticated=False):
     """Two sockets that know each other: a server's and a worker's."""
     size = 32 + authenticated * TAG_BYTES
     sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size) for _ in range(2)]
-    for each, other in (sockets, sockets[::-1]):
-        each.set_peer(("127.0.0.1", other.port))
+    for udp, other in (sockets, sockets[::-1]):
+        udp.set_peer(("127.0.0.1", other.port))
         if authenticated:
-            each.seal = authentication(bytes(32), is_server=each is sockets[0])
+            udp.seal = authentication(bytes(32), is_server=udp is sockets[0])
     try:
         yield sockets
     finally:
-        for each in sockets:
-            each.close()
+        for udp in sockets:
+            udp.close()
 
 
 def two(chunks=3000, *, repair="passes", rate_bps=10e6, **settings):
@@ -65,14 +65,14 @@ def data_of(udp, **changes):
     return UdpData(udp, **{**settings, **changes})
 
 
-def depart(sending, now_s):
-    """The driver waits, and it is so late now."""
+def send_planned(sending, now_s):
+    """Stands for the driver, which waits, at this time."""
     assert LIBRARY is not None
     LIBRARY.send_planned(sending.address, now_s)
 
 
-def arrive(receiving, now_s):
-    """The driver waits, and it is so late now."""
+def receive_planned(receiving, now_s):
+    """Stands for the driver, which waits, at this time."""
     assert LIBRARY is not None
     LIBRARY.receive_planned(receiving.address, now_s)
 
@@ -81,7 +81,7 @@ def arrive(receiving, now_s):
 
 
 def offered(connection, times):
-    """What goes when each of these times wakes the sender: the sizes, and when it is due then."""
+    """Wakes the sender up at these times; returns the sizes, and when it is due then."""
     sizes, due_s = [], []
     for now_s in times:
         frames = connection.offer(now_s)
@@ -115,7 +115,7 @@ def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
         for _ in range(40):
             now_s = max(times[-1], sending._it.due_s) + random.uniform(0, late_s)
             times.append(now_s)
-            depart(sending, now_s)
+            send_planned(sending, now_s)
             ends.append(max(now_s, sending._it.due_s))
         was, batches = sending.end()
         connection.outgoing.on_plan_sent(was, batches)
@@ -152,7 +152,7 @@ def test_each_datagram_goes_with_its_authentication():
         arrived: list[np.ndarray] = []
         server.seal = Authentication(bytes(32), is_server=True)  # by hashlib
         for now_s in (0.0, 1.0):
-            depart(sending, now_s)
+            send_planned(sending, now_s)
             arrived.append(server.receive()[0].copy())
         assert not server.counters
     frames = np.concatenate(arrived)
@@ -210,14 +210,14 @@ def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
     assert send_plan(rate_bps=math.inf) is None
 
 
-def test_a_socket_that_takes_no_more_ends_the_routine_and_the_rest_is_offered_again():
+def test_a_socket_that_takes_no_more_ends_the_plan_and_the_rest_is_offered_again():
     parties = two()
     with pair() as (udp, _):
         sending = udp.planned_send()
         plan = parties.worker.connection.send_plan()
         sending.begin(plan, 0.0, segmented=udp.segmentation)
         udp._socket.close()
-        depart(sending, 1.0)
+        send_planned(sending, 1.0)
         assert sending.worked
         assert sending.end()[1] == []
 
@@ -226,8 +226,8 @@ def test_a_socket_that_takes_no_more_ends_the_routine_and_the_rest_is_offered_ag
 
 
 @contextlib.contextmanager
-def arriving_at(connection, **options):
-    """What compiled code takes in a wait that has begun, and the socket that sends to it."""
+def receiving_at(connection, **options):
+    """Yields a plan that receives in a wait, and the socket that sends to it."""
     with pair(**options) as (udp, other):
         receiving = udp.planned_receive()
         receiving.begin(connection.receive_plan(), 0.0)
@@ -266,7 +266,7 @@ def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
         while not receiving.it.over and (not loss or came + 60 < len(rest)):
             count = int(1e4 * (due_s - 2e-3)) + 1 - came
             other.send(rest[came : came + count])
-            arrive(receiving, due_s)
+            receive_planned(receiving, due_s)
             taker.on_datagrams(rest[came : came + count], due_s, waited=True)
             came += count
             wait_s = taker.coalesce_s()
@@ -293,7 +293,7 @@ def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
     assert vars(connection.incoming._coalescer) == vars(taker.incoming._coalescer)
 
 
-def quiet_receiver():
+def silent_receiver():
     """A server that has just sent an ACK, and what the worker sends after that."""
     parties = two(2000, repair="streaming")
     rest = received(parties, [(0.0, 20), (2e-3, 20), (5e-3, 20)])
@@ -307,15 +307,15 @@ def quiet_receiver():
 
 @pytest.mark.parametrize("case", ["silence", "more", "gaps", "asked"])
 def test_what_calls_for_an_ack_ends_the_rest(case):
-    connection, rest, count = quiet_receiver()
+    connection, rest, count = silent_receiver()
     sent = rest[: count + (case == "more")].copy()
     if case == "gaps":
         sent = np.delete(sent, range(3, 40), axis=0)
     elif case == "asked":
         fields(sent, CHUNK_BYTES)["stamp"][3] |= ACK_REQUESTED
-    with arriving_at(connection) as (receiving, other):
+    with receiving_at(connection) as (receiving, other):
         other.send(sent)
-        arrive(receiving, 2.0)
+        receive_planned(receiving, 2.0)
         assert receiving.it.over == (case != "silence")
         arrivals, now_s = receiving.end()
         connection.on_plan_received(arrivals, now_s, waited=True)
@@ -346,13 +346,13 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
             if data.receiving is None:
                 data.read(ours, now_s, waited=True)
             else:
-                arrive(data.receiving, now_s)
+                receive_planned(data.receiving, now_s)
                 while not data.receiving.it.over:  # the wait goes on, and the next batch comes
                     first, now_s = first + 7, now_s + 1e-3
                     theirs.on_datagrams(batch, now_s - 1e-3, waited=True)
                     batch = frames[first : first + 7]
                     other.send(batch)
-                    arrive(data.receiving, now_s)
+                    receive_planned(data.receiving, now_s)
                     taken += 1
                 data.end_plans(ours, now_s)
             theirs.on_datagrams(batch, now_s, waited=True)
@@ -365,7 +365,7 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
 
 @pytest.mark.parametrize("case", ["behind", "too far ahead to tell"])
 def test_what_comes_in_another_order_is_left_to_the_connection(case):
-    connection, rest, _ = quiet_receiver()
+    connection, rest, _ = silent_receiver()
     expected = connection.receive_plan()
     expected = expected._replace(silence=SilenceBudget(1e9, expected.silence.newest))
     later = rest[[12, 11, 13]]
@@ -377,25 +377,25 @@ def test_what_comes_in_another_order_is_left_to_the_connection(case):
         receiving = udp.planned_receive()
         receiving.begin(expected, 0.0)
         other.send(rest[:10])
-        arrive(receiving, 1.0)
+        receive_planned(receiving, 1.0)
         assert not receiving.it.over
         other.send(later)
-        arrive(receiving, 2.0)
+        receive_planned(receiving, 2.0)
         assert receiving.it.over and receiving.it.unplaced
         assert len(receiving.end()[0].new) == 10
 
 
 def test_send_indices_follow_one_another_around_their_end():
-    connection, rest, _ = quiet_receiver()
+    connection, rest, _ = silent_receiver()
     records = fields(rest, CHUNK_BYTES)
     records["sequence"] |= 63 << CHUNK_BITS
     records["sequence"][10:] &= (1 << CHUNK_BITS) - 1
     records["stamp"] = (np.arange(len(rest)) - 10) % SEND_INDEX_MODULUS
     receiver = connection.incoming.receivers[0]
     receiver.repair._newest = receiver.placement._it.newest = NUMBER_MODULUS - 11
-    with arriving_at(connection) as (receiving, other):
+    with receiving_at(connection) as (receiving, other):
         other.send(rest[:40])
-        arrive(receiving, 2.0)
+        receive_planned(receiving, 2.0)
         assert not receiving.it.over
 
 
@@ -417,7 +417,7 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
                 strange.sendto(bytes(sent[0]), ("127.0.0.1", udp.port))
             if taken:
                 data.begin_plans(connection, now_s)
-                arrive(data.receiving, now_s)
+                receive_planned(data.receiving, now_s)
                 assert data.worked
                 if case == "stranger":  # who is dropped there, and wakes nobody
                     assert not data.receiving.it.over
@@ -451,7 +451,7 @@ def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_droppe
         other.send(sealed)
         if taken:
             data.begin_plans(connection, now_s)
-            arrive(data.receiving, now_s)
+            receive_planned(data.receiving, now_s)
             assert data.receiving.it.over == bool(tampered)
             data.end_plans(connection, now_s)
         else:

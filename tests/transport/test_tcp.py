@@ -1,4 +1,4 @@
-"""What is special about the protocol `tcp`."""
+"""The protocol `tcp`."""
 
 import socket
 import struct
@@ -160,7 +160,7 @@ def test_a_transfer_that_waits_for_an_earlier_one_is_not_given_up():
 
 
 def lost_by(call, *arguments):
-    """Why the call lost its peer."""
+    """Returns why the call lost its peer."""
     with pytest.raises(PeerLost) as caught:
         call(*arguments)
     return caught.value.reason.removeprefix("it gave up: ")

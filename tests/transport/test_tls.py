@@ -28,9 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def openssl(*arguments: object, given: bytes = b"") -> bytes:
+def openssl(*arguments: object, stdin: bytes = b"") -> bytes:
     command = ["openssl", *map(str, arguments)]
-    return subprocess.run(command, input=given, check=True, capture_output=True).stdout
+    return subprocess.run(command, input=stdin, check=True, capture_output=True).stdout
 
 
 def credentials(folder: Path, name: str, *peers: str) -> Credentials:
@@ -112,7 +112,7 @@ def test_a_certificate_that_a_trusted_one_has_signed_is_not_trusted(folder, tmp_
     openssl("req", "-x509", *NEW_KEY, "-subj", "/CN=1", *authority, "-keyout", key, "-out", out)
     request = openssl("req", *NEW_KEY, "-subj", "/CN=worker-2", "-keyout", own)
     signer = ("-CA", out, "-CAkey", key, "-CAcreateserial")
-    openssl("x509", "-req", *signer, "-out", signed, given=request)
+    openssl("x509", "-req", *signer, "-out", signed, stdin=request)
     with pytest.raises(TlsError, match="not one of those that are trusted here"):
         meet(folder, out, signed, own)
 
@@ -120,7 +120,7 @@ def test_a_certificate_that_a_trusted_one_has_signed_is_not_trusted(folder, tmp_
 def test_an_expired_certificate_is_refused(folder, tmp_path):
     key, out = tmp_path / "worker-1.key", tmp_path / "worker-1.crt"
     request = openssl("req", *NEW_KEY, "-subj", "/CN=worker-1", "-keyout", key)
-    openssl("x509", "-req", "-signkey", key, "-days", "0", "-out", out, given=request)
+    openssl("x509", "-req", "-signkey", key, "-days", "0", "-out", out, stdin=request)
     with pytest.raises(TlsError, match="its certificate is refused: certificate has expired"):
         meet(folder, out, out, key)
 

@@ -1,4 +1,4 @@
-"""What one peer sends takes one turn of the loop no longer than a few milliseconds."""
+"""The driver serves one peer for a few milliseconds at most, then the others."""
 
 import socket
 
@@ -31,8 +31,8 @@ def link():
     stream.close()
 
 
-class Heard:
-    """What a connection takes in each turn, and whether that counts as having waited."""
+class Recorder:
+    """Records what a connection takes in each call, and whether that counts as having waited."""
 
     def __init__(self, link, monkeypatch):
         self.counts: list[int] = []
@@ -46,7 +46,7 @@ class Heard:
 
         monkeypatch.setattr(Connection, "_take", noted)
 
-    def turn(self):
+    def serve(self):
         self.counts.append(0)
         self.waited.append(None)
         self._link.receive({self._link.stream}, 1.0, attentive=True)
@@ -59,20 +59,20 @@ class Heard:
 )
 def test_messages_without_end_are_taken_in_turns_and_none_is_lost(link, message, monkeypatch):
     worker, peer = link
-    heard = Heard(worker, monkeypatch)
+    recorded = Recorder(worker, monkeypatch)
     peer.sendall(message.encode() * 9362)
     peer.shutdown(socket.SHUT_WR)
     while worker.stream.closed is None:
-        heard.turn()
+        recorded.serve()
         assert worker.connection.lost is None
-    assert sum(heard.counts) == 9362
+    assert sum(recorded.counts) == 9362
     most = 2048 // len(message.encode())
-    assert max(heard.counts) <= most + 1
+    assert max(recorded.counts) <= most + 1
     # What follows a full turn has lain unread while others had theirs.
-    assert heard.waited[0] is False
+    assert recorded.waited[0] is False
     full = [
         now
-        for before, now in zip(heard.counts, heard.waited[1:], strict=False)
+        for before, now in zip(recorded.counts, recorded.waited[1:], strict=False)
         if before > most - 1
     ]
     assert len(full) > 20
@@ -81,17 +81,17 @@ def test_messages_without_end_are_taken_in_turns_and_none_is_lost(link, message,
 
 def test_a_long_message_is_taken_in_one_turn(link, monkeypatch):
     worker, peer = link
-    heard = Heard(worker, monkeypatch)
+    recorded = Recorder(worker, monkeypatch)
     peer.sendall(ControlMessage(MessageType.PING).encode() * 2)
-    heard.turn()
+    recorded.serve()
     stop = ControlMessage(MessageType.STOP, 0, bytes(5000)).encode()
     peer.sendall(stop[:100])
-    heard.turn()
+    recorded.serve()
     peer.sendall(stop[100:] + ControlMessage(MessageType.PING).encode())
-    heard.turn()
-    assert heard.counts == [2, 0, 1]
-    heard.turn()
-    assert heard.counts[-1] == 1
+    recorded.serve()
+    assert recorded.counts == [2, 0, 1]
+    recorded.serve()
+    assert recorded.counts[-1] == 1
 
 
 def test_a_batch_that_names_many_transfers_costs_no_more_than_one_with_a_few(monkeypatch):

@@ -175,10 +175,10 @@ def test_strangers_and_other_sizes_are_counted_and_dropped(address):
             trial.bind(host.at(0))
     except OSError as error:
         pytest.skip(f"no {address}: {error}")
-    with linked(host=host) as (one, two), socket.socket(host.family, socket.SOCK_DGRAM) as stranger:
+    with linked(host=host) as (one, two), socket.socket(host.family, socket.SOCK_DGRAM) as unknown:
         there = host.at(two.port)
         for size in (SIZE, 1):
-            stranger.sendto(bytes(size), there)
+            unknown.sendto(bytes(size), there)
         for size in (0, 1, SIZE - 1, SIZE + 1, 2 * SIZE, 65000):
             one._socket.sendto(bytes(size), there)
         one.send(batch(100))

@@ -64,8 +64,8 @@ class FakeWaiter(Waiter):
         return self.wakes.pop(0), []
 
 
-class RestingData(DataChannel):
-    """What has come at the peer may gather until `until_s`; it notes how it is read."""
+class CoalescingData(DataChannel):
+    """A channel whose arrivals coalesce until `until_s`; it notes how it is read."""
 
     def __init__(self, until_s):
         self.unread_until_s, self.read_waited = until_s, []
@@ -172,13 +172,13 @@ def test_a_peer_that_is_idle_costs_no_call():
 
 
 def test_a_peer_that_ends_while_its_arrivals_gather_is_forgotten():
-    class Resting(RestingData):
-        def wake(self):
-            """Goes on resting."""
+    class StillCoalescing(CoalescingData):
+        def wake_up(self):
+            """Goes on coalescing."""
 
     links = {name: CountingLink() for name in ("other", "gone")}
     links["other"].due_s = 0.0  # of a clock that is far beyond
-    links["gone"].data = Resting(0.0)
+    links["gone"].data = StillCoalescing(0.0)
     wakes: list[list[Any]] = [[], []]
     driver, _ = driver_of(links, wakes)
 
@@ -194,7 +194,7 @@ def test_a_peer_that_ends_while_its_arrivals_gather_is_forgotten():
 
 def test_what_gathered_while_nobody_waited_is_no_longer_left_to_gather():
     link = CountingLink()
-    link.data = RestingData(math.inf)
+    link.data = CoalescingData(math.inf)
     wakes: list[list[Any]] = [[]]
     driver, waiter = driver_of({"peer": link}, wakes)
     driver.run(lambda: not wakes)
@@ -203,11 +203,11 @@ def test_what_gathered_while_nobody_waited_is_no_longer_left_to_gather():
 
 def test_a_link_hands_over_what_has_gathered_as_having_waited():
     connection = Two().server.connection
-    link = Link(connection, cast(Any, Stream()), RestingData(1.0))
+    link = Link(connection, cast(Any, Stream()), CoalescingData(1.0))
     link.work(0.5)
-    assert cast(RestingData, link.data).read_waited == []
+    assert cast(CoalescingData, link.data).read_waited == []
     link.work(1.0)
-    assert cast(RestingData, link.data).read_waited == [True]
+    assert cast(CoalescingData, link.data).read_waited == [True]
 
 
 @pytest.mark.parametrize("until_alarm", [False, True])
@@ -222,7 +222,7 @@ def test_control_messages_that_are_due_go_before_data_and_what_data_cause_goes_b
     order: list[object] = []
     due = [b"worth"]
 
-    class Data(RestingData):
+    class Data(CoalescingData):
         def write(self, connection, now_s):
             order.append("data")
             due.append(b"probe")
