@@ -326,42 +326,31 @@ class PlannedReceive:
         return self._placement.taken(it.valid, it.gained), it.at_s
 
 
-class _PollFd(ctypes.Structure):
-    _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
-
-
-class Polled:
-    """Holds descriptors to wait for, each with its events as `select.poll` has them."""
-
-    def __init__(self, events: Sequence[tuple[int, int]]) -> None:
-        self.events = events
-        self.count = len(events)
-        self._entries = (_PollFd * self.count)(*(_PollFd(*entry) for entry in events))
-        self.address = ctypes.addressof(self._entries)
-
-    def ready(self) -> list[tuple[int, int]]:
-        return [(entry.fd, entry.revents) for entry in self._entries if entry.revents]
+POLLFD = np.dtype([("fd", "i4"), ("events", "i2"), ("revents", "i2")])  # struct pollfd
 
 
 def wait_with_plans(
     sends: Sequence[PlannedSend],
     receives: Sequence[PlannedReceive],
-    polled: Polled,
+    polled: NDArray[np.void],
     until_s: float,
 ) -> list[tuple[int, int]]:
-    """Waits for descriptors and carries out plans meanwhile; returns those ready, with events."""
+    """Waits for the descriptors of `POLLFD` records and carries out plans meanwhile.
+
+    Returns the descriptors that are ready, each with its events.
+    """
     if LIBRARY is None:
         timeout_s = max(0.0, until_s - time.monotonic())
         waiting = select.poll()
-        for descriptor, events in polled.events:
+        for descriptor, events, _ in polled.tolist():
             waiting.register(descriptor, events)
         return waiting.poll(math.ceil(timeout_s * 1000))  # pacers catch up for the rest of 1 ms
     sending = (ctypes.c_void_p * len(sends))(*(plan.address for plan in sends))
     receiving = (ctypes.c_void_p * len(receives))(*(plan.address for plan in receives))
     ready = LIBRARY.wait_with_plans(
         *(sending, len(sends), receiving, len(receives)),
-        *(polled.address, polled.count, until_s, COALESCED_S),
+        *(address_of(polled), len(polled), until_s, COALESCED_S),
     )
     if ready < 0:
         raise OSError(-ready, os.strerror(-ready))
-    return polled.ready() if ready else []
+    return [(fd, revents) for fd, _, revents in polled.tolist() if revents] if ready else []

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.events import OBSERVATION_INTERVAL_S, Event, Observer
 from testbed.transport.fast_path import COALESCED_S
-from testbed.transport.native.fast_path import PlannedReceive, PlannedSend, Polled, wait_with_plans
+from testbed.transport.native.fast_path import POLLFD, PlannedReceive, PlannedSend, wait_with_plans
 from testbed.transport.net.control import HedgeChannel, Listener, Stream
 
 _LINGER_S = 1.0
@@ -33,7 +36,7 @@ class Waiter:
     def __init__(self) -> None:
         self._events: dict[Any, tuple[int, int]] = {}  # of each item: descriptor, events of poll
         self._items: dict[int, Any] = {}
-        self._polled: Polled | None = None  # made of these events
+        self._polled: NDArray[np.void] | None = None  # made of these events
 
     def register(self, item: Any, *, reading: bool, writing: bool) -> None:
         """Waits from now on until the item can be read, or written, or for neither."""
@@ -63,7 +66,8 @@ class Waiter:
         Returns the items that can be read, and those that can be written or have an error.
         """
         if self._polled is None:
-            self._polled = Polled([entry for entry in self._events.values() if entry[1]])
+            entries = [(*entry, 0) for entry in self._events.values() if entry[1]]
+            self._polled = np.array(entries, POLLFD)
         ready = wait_with_plans(sends, receives, self._polled, until_s)
         items = [(self._items[descriptor], events) for descriptor, events in ready]
         readable, writable = (
