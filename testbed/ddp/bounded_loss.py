@@ -75,9 +75,9 @@ class BoundedLoss(Steps):
             module.set_all_reduce_hook(partial(self._of_shards, place))
 
     def average(self, tensor: torch.Tensor) -> None:
-        """Puts the mean of all ranks' tensors, of the same size in each call, in its place.
+        """Puts the mean of all ranks' tensors in its place, as a step with one bucket of one size.
 
-        It is a step with one bucket, and raises as `hook` does.
+        It raises as `hook` does.
         """
         with self._guarded():
             self._use_as("average")

@@ -146,10 +146,7 @@ class EndpointThread(ABC, threading.Thread):
         tolerance: float | StopRuleFactory,
         done: Callable[[Part], None],
     ) -> None:
-        """Begins with the next part: parts come in the order of the layout, again and again.
-
-        The span of the bucket belongs to this end until the part is done, and then is the mean.
-        """
+        """Begins with the layout's next part, which owns this span of a bucket until it is done."""
         index = self.next_number % len(self.layouts)
         layout, values = self.layouts[index], bucket[span]
         payload = values.view(np.uint8)

@@ -208,10 +208,7 @@ class Exchange:
             self._rendezvous.leave(f"admitted/{rank}", admission)
 
     def rejoin(self, failure: Callable[[], Exception | None]) -> tuple[int, str]:
-        """Joins as a rank that returns; returns the step from which it takes part, and the note.
-
-        PeerLost where rank 0 lets nobody in; raises `failure()` once there is one.
-        """
+        """Joins as a rank that returns; returns the step from which it takes part, and the note."""
         key = f"admitted/{self._rendezvous.rank}"
         before = self._rendezvous.find(key)  # where this rank has returned once already
         self.start()

@@ -282,10 +282,7 @@ _opened = False
 
 
 def open_logs(rank: int, number_of: Callable[[int], int]) -> tuple[StepLog, Announcer]:
-    """Opens those of the first exchange in this process; those of others do nothing.
-
-    `number_of` gives the number in the program of a rank of the exchange.
-    """
+    """Opens those of the first exchange in this process; those of others do nothing."""
     global _opened
     environment: Environment = {} if _opened else os.environ
     _opened = True

@@ -449,8 +449,7 @@ class Steps(Settings):
     def readmit(self, note: str = "") -> None:
         """Rank 0: lets those that are `returning` take part from the next step, which waits.
 
-        `note` is what their `come_back` returns, such as where they find the parameters as they are
-        now. InputError where nobody is returning.
+        Their `come_back` returns the note: where they find the parameters as they are now.
         """
         if self._exchange is None or not self.returning:
             raise InputError(
@@ -462,8 +461,7 @@ class Steps(Settings):
         """A rank that returns: joins the others, and waits until rank 0 lets it take part.
 
         Before, it takes two steps by itself, in which DDP chooses its buckets. Afterwards its
-        parameters must be those that rank 0 had when it said the note that this returns. InputError
-        where it does not fit the others, PeerLost where rank 0 does not come.
+        parameters must be those that rank 0 had when it gave the note that this returns.
         """
         with self._guarded():
             if self._opening is None or not self._is_away or self._known < KNOWN_AFTER:
