@@ -1,12 +1,13 @@
 """The time of a training step's exchange beside Gloo's all-reduce, in one run on loopback.
 
     python -m tests.benchmarks.ddp_step [--ranks 3] [--megabytes 25] [--buckets 2] [--turns 15]
+    python -m tests.benchmarks.ddp_step --device cuda --ranks 2
     python -m tests.benchmarks.ddp_step --own --ranks 4 --turns 100
     python -m tests.benchmarks.ddp_step --memory --ranks 8 --buckets 4
 
-The second line is the hook's own cost: `local` exchanges nothing, as a hook that does nothing. The
-third is the peak of a rank's memory above that with a hook that does nothing, in multiples of the
-gradient, with 30 % of the datagrams lost.
+With `--own` it is the hook's own cost: `local` exchanges nothing, as a hook that does nothing. With
+`--memory` it is the peak of a rank's memory above that with a hook that does nothing, in multiples
+of the gradient, with 30 % of the datagrams lost.
 
 Each rank is a process. All kinds take turns in each process; a turn is one backward pass of a model
 that computes next to nothing. It prints the median of each kind's seconds and their range, and the
@@ -103,18 +104,18 @@ def memory_ratios(
     return {kind: (peak - none) / (buckets * megabytes * 1e6) for kind, peak in peaks.items()}
 
 
-def wrapped_rows(buckets: int, megabytes: float) -> DistributedDataParallel:
-    rows = Rows(buckets, int(megabytes * 1e6 / 4))
+def wrapped_rows(buckets: int, megabytes: float, device: str = "cpu") -> DistributedDataParallel:
+    rows = Rows(buckets, int(megabytes * 1e6 / 4)).to(device)
     return DistributedDataParallel(rows, bucket_cap_mb=megabytes * 0.9e6 / 2**20)
 
 
 def work(
-    rank: int, buckets: int, megabytes: float, turns: int, kinds: list[str]
+    rank: int, buckets: int, megabytes: float, turns: int, kinds: list[str], device: str
 ) -> dict[str, list[float]]:
     """Seconds of each turn."""
     wrapped = {}
     for kind, settings in ((each, KINDS[each]) for each in kinds):
-        ddp = wrapped_rows(buckets, megabytes)
+        ddp = wrapped_rows(buckets, megabytes, device)
         if settings:
             state = BoundedLoss(**{"protocol": "none", "timeout_s": 60, **settings})
             ddp.register_comm_hook(state, state.hook)
@@ -125,10 +126,12 @@ def work(
     for turn in range(WARM_UP + turns):
         for kind, ddp in wrapped.items():
             ddp.zero_grad()
-            loss = ddp(torch.tensor(float(rank)))
+            loss = ddp(torch.tensor(float(rank), device=device))
             dist.barrier()
             began_s = time.perf_counter()
             loss.backward()
+            if device != "cpu":
+                torch.cuda.synchronize()
             if turn >= WARM_UP:
                 took_s[kind].append(time.perf_counter() - began_s)
     return took_s
@@ -140,6 +143,9 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=25.0, help="of a bucket")
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument(
+        "--device", default="cpu", help="cpu, or cuda: the first GPU, for all ranks"
+    )
     parser.add_argument("--own", action="store_true", help="only the hook's own cost")
     parser.add_argument("--memory", action="store_true", help="the peak of a rank's memory")
     given = parser.parse_args()
@@ -156,6 +162,7 @@ def main() -> None:
         megabytes=given.megabytes,
         turns=given.turns,
         kinds=kinds,
+        device=given.device,
     )
     slowest = show(values(outcomes))
     more = np.subtract(slowest["local"], slowest["no exchange"]) / slowest["gloo"]

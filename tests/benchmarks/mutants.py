@@ -31,9 +31,8 @@ PER_ROOM = 100
 # Those of the transport without sockets, and of the hook what takes seconds.
 _SOCKETS = ("endpoint", "tcp", "tls", "stream", "udp_socket", "path_mtu", "forked", "package")
 _DDP = (
-    *("parts", "average", "rounds", "equal_to_ddp", "loss", "phase", "lateness"),
-    *("shapes", "step_log", "settings", "endpoint_thread", "failures", "mixed_precision"),
-    *("overlap", "coming_back"),
+    *("endpoint_thread", "settings", "equal_to_ddp", "loss", "lateness", "report", "shapes"),
+    *("failures", "overlap", "coming_back"),
 )
 _MOST_S = 900  # whatever takes longer hangs
 _SWAPPED: dict[type[Any], type[Any]] = {

@@ -214,11 +214,11 @@ def lossy(rank, protocol=None, **settings):
 
 
 class Ledger:
-    """What a rank has sent, what was applied, and what it owes, by parameter."""
+    """What a rank has sent, what was applied, and the residuals that are left, by parameter."""
 
     def __init__(self, sizes):
         self.sent, self.applied = ([np.zeros(size) for size in sizes] for _ in range(2))
-        self.owed = {}
+        self.left = {}
 
     def enter(self, gradients, means, scale=1.0):
         for total, gradient in zip(self.sent, gradients, strict=True):
@@ -227,19 +227,19 @@ class Ledger:
             total += mean.numpy() / scale
 
     def close(self, state):
-        self.owed = owed_by(state.state_dict())
-        return self
+        self.left = residuals_in(state)
 
 
-def owed_by(state):
-    return {slot: owed.numpy() for slot, owed in state["residuals"].items()}
+def residuals_in(state):
+    return {slot: value.numpy() for slot, value in state.state_dict()["residuals"].items()}
 
 
-def require_paid_or_owed(ledger):
-    """All replicas applied the same, and with what is owed that is all that was sent."""
-    for at, applied in enumerate(ledger[0].applied):
-        assert all(np.array_equal(rank.applied[at], applied) for rank in ledger)
-        sent = sum(rank.sent[at] for rank in ledger)
-        owed = sum(rank.owed.get(at, np.zeros(applied.size)).astype(float) for rank in ledger)
-        paid = len(ledger) * applied.reshape(-1)
-        np.testing.assert_allclose(paid + owed, sent.reshape(-1), rtol=1e-4, atol=1e-3)
+def assert_complete(ledgers):
+    """All replicas applied the same, and with what is left that is all that was sent."""
+    for index, applied in enumerate(ledgers[0].applied):
+        assert all(np.array_equal(ledger.applied[index], applied) for ledger in ledgers)
+        sent = sum(ledger.sent[index] for ledger in ledgers)
+        none = np.zeros(applied.size)
+        left = sum(ledger.left.get(index, none).astype(float) for ledger in ledgers)
+        delivered = len(ledgers) * applied.reshape(-1)
+        np.testing.assert_allclose(delivered + left, sent.reshape(-1), rtol=1e-4, atol=1e-3)

@@ -52,7 +52,7 @@ def test_an_address_that_others_cannot_reach_is_named():
 
 
 def hold(first, count):
-    """What is wrong with these ports, which are free again afterwards."""
+    """Returns what is wrong with these ports, which are free again afterwards."""
     try:
         with contextlib.ExitStack() as held:
             meeting.hold_ports(held, "127.0.0.1", first, count)
@@ -121,9 +121,9 @@ def beyond(rank, interface, collective):
 @pytest.mark.skipif(outside() is None, reason="no interface with an address beyond this machine")
 @pytest.mark.parametrize("collective", ["server", "sharded"])
 def test_beyond_the_machine_ranks_have_keys(collective):
-    told = values(launch(beyond, 3, interface=outside(), collective=collective))
-    for rank, (mean, carried_by, (mode, own), left) in enumerate(told):
-        assert np.array_equal(mean, told[0][0])
+    outcomes = values(launch(beyond, 3, interface=outside(), collective=collective))
+    for rank, (mean, carried_by, (mode, own), left) in enumerate(outcomes):
+        assert np.array_equal(mean, outcomes[0][0])
         assert carried_by == "transport"
         assert (mode, own) == (0o700, [f"rank-{rank}.key", "server.key"])
         assert not left

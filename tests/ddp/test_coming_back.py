@@ -86,25 +86,25 @@ def test_a_killed_rank_comes_back_and_all_end_with_the_same_bits(tmp_path):
         _CONTEXT.Process(target=_child, args=(staying, rank, 3, store.port, results, more))
         for rank in range(3)
     ]
-    for each in ranks:
-        each.start()
+    for process in ranks:
+        process.start()
     try:
         ranks[2].join(60)
         assert ranks[2].exitcode not in (None, 0)
         ranks.append(_CONTEXT.Process(target=coming, args=(store.port, results)))
         ranks[-1].start()
-        told = dict(results.get(timeout=100) for _ in range(3))
+        outcomes = dict(results.get(timeout=100) for _ in range(3))
     except queue.Empty:
         raise AssertionError("not all ranks have ended") from None
     finally:
-        for each in ranks:
-            each.kill()
+        for process in ranks:
+            process.kill()
     for rank in (0, 1):
-        assert not told[rank].error, told[rank]
-    ours, lost = told[0].value
-    back, alone, carried_by, same_step = told[2]
+        assert not outcomes[rank].error, outcomes[rank]
+    ours, lost = outcomes[0].value
+    back, alone, carried_by, same_step = outcomes[2]
     assert np.all(np.isfinite(ours))
-    assert np.array_equal(ours, told[1].value[0])
+    assert np.array_equal(ours, outcomes[1].value[0])
     assert np.array_equal(ours, back)
     assert (alone, carried_by, same_step) == ("nothing", "transport", True)
     away = lost[KILLED_AT:-STEPS_TOGETHER]

@@ -5,6 +5,7 @@ import pytest
 
 from testbed.ddp import endpoint_thread
 from testbed.ddp.endpoint_thread import SERVER, Part, WorkerThread, name_of
+from testbed.ddp.exchange import shard
 from testbed.ddp.owner import OwnerThread
 from testbed.ddp.settings import Settings
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
@@ -14,7 +15,7 @@ LAYOUT = PayloadLayout([("bucket-0", ELEMENTS)], 4 * ELEMENTS)
 
 
 class Report:
-    """What an owner reads of a first leg's report: nothing is missing."""
+    """The part of a gather's report that an owner reads: nothing is missing."""
 
     received = np.ones(1, dtype=np.bool_)
     ended_s = 0.0
@@ -121,10 +122,10 @@ def test_as_many_means_wait_for_a_late_rank_as_the_endpoint_can_hold():
         end_transfers(network.received)
         owner._rules[owner._under_way[0].number, 2].late = True
         owner._advance()
-        end_all(owner, [each for each in network.sent if name_of(1) in each[1]])
+        end_all(owner, [posted for posted in network.sent if name_of(1) in posted[1]])
         assert len(done) == min(step + 1, owner._most_broadcasts)
     assert owner._most_broadcasts == 4
-    end_all(owner, [each for each in network.sent if name_of(2) in each[1]][:1])
+    end_all(owner, [posted for posted in network.sent if name_of(2) in posted[1]][:1])
     end_all(owner, network.sent[-2:])
     assert len(done) == 5
 
@@ -160,3 +161,13 @@ def test_a_mean_that_never_came_is_not_the_one_of_the_step_before():
     with pytest.raises(PeerLost, match="lost server: the connection was closed"):
         end_all(worker, network.sent)
     assert not done
+
+
+@pytest.mark.parametrize("elements", [1, 99, 100, 101, 1000, 12_345])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_parts_cover_a_bucket_and_only_the_last_is_not_of_whole_chunks(elements, count):
+    parts = [shard(elements, place, count, chunk_bytes=400) for place in range(count)]
+    assert [at for part in parts for at in range(part.start, part.stop)] == list(range(elements))
+    there = [part for part in parts if part.stop > part.start]
+    assert all((part.stop - part.start) % 100 == 0 for part in there[:-1])
+    assert max(part.stop - part.start for part in parts) < elements / count + 2 * 100

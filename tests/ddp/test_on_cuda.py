@@ -17,9 +17,9 @@ from testbed.training.datasets import splits
 from testbed.training.learner import Replica
 from testbed.training.settings import Training
 from tests.ddp.ranks import last, launch, values
-from tests.ddp.test_average import assert_paid, owing
 from tests.ddp.test_equal_to_ddp import RELIABLE, assert_equal, both
 from tests.ddp.test_fsdp import all_ways, assert_alike
+from tests.ddp.test_loss import assert_added, averaged
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA")
 SETTINGS: Any = RELIABLE
@@ -36,8 +36,8 @@ def test_weights_are_those_of_the_all_reduce_and_replicas_identical(collective):
 @needs_cuda
 @pytest.mark.parametrize("backend", ["cpu:gloo,cuda:gloo", "nccl", "cpu:gloo,cuda:nccl"])
 def test_any_process_group_that_knows_the_gpu_will_do(backend):
-    told = values(launch(both, 2, backend=backend, collective="sharded", device=DEVICE))
-    assert_equal(told)
+    outcomes = values(launch(both, 2, backend=backend, collective="sharded", device=DEVICE))
+    assert_equal(outcomes)
 
 
 class Late(torch.autograd.Function):
@@ -97,7 +97,7 @@ def late(rank, aside, busy):
             tensors.average(tensor)
             used.append(2 * tensor)
         torch.cuda.synchronize()
-        right += [bool((each == sum(factors)).all()) for each in used]
+        right += [bool((tensor == sum(factors)).all()) for tensor in used]
     assert last(state).carried_by == last(tensors).carried_by == "transport"
     assert len(last(state).buckets) == 2
     return right
@@ -111,8 +111,8 @@ def test_nothing_is_read_before_it_is_written_nor_used_before_it_is_there(aside,
 
 
 @needs_cuda
-def test_what_an_average_lost_is_owed_and_paid_after_a_checkpoint():
-    assert_paid(values(launch(owing, 2, device=DEVICE)))
+def test_what_an_average_lost_is_added_after_a_checkpoint():
+    assert_added(values(launch(averaged, 2, device=DEVICE)))
 
 
 # Not with Gloo: there the ranks have not come to the end of this, and we do not know why.
@@ -137,11 +137,11 @@ class Both:
             self.learners.append(made)
         self.size = sum(parameter.numel() for parameter in net.parameters())
 
-    def told(self, what):
-        """What `what(learner, vector)` writes into the vector, of both."""
+    def write(self, method):
+        """Returns the vectors into which `method(learner, vector)` has written, of both."""
         vectors = [np.empty(self.size, dtype=np.float32) for _ in self.learners]
         for learner, vector in zip(self.learners, vectors, strict=True):
-            what(learner, vector)
+            method(learner, vector)
         return vectors
 
 
@@ -155,13 +155,13 @@ def test_a_learner_on_a_gpu_computes_what_one_on_a_processor_does():
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         both = Both()
         for _ in range(4):
-            here, there = both.told(lambda learner, vector: learner.gradient(vector))
+            here, there = both.write(lambda learner, vector: learner.gradient(vector))
             close(here, there)
             assert np.abs(here).max() > 1e-3
             for learner in both.learners:
                 learner.apply(here, 0.05)
-            close(*both.told(lambda learner, vector: learner.weights(vector)))
-        here, there = (each.evaluate() for each in both.learners)
+            close(*both.write(lambda learner, vector: learner.weights(vector)))
+        here, there = (learner.evaluate() for learner in both.learners)
         assert here == pytest.approx(there, abs=0.01)
 
         on_cpu, on_gpu = both.learners
@@ -170,10 +170,10 @@ def test_a_learner_on_a_gpu_computes_what_one_on_a_processor_does():
         on_gpu.gradient(first)
         on_gpu.apply(10 * first, 0.05)
         take_back()
-        close(*both.told(lambda learner, vector: learner.weights(vector)))
+        close(*both.write(lambda learner, vector: learner.weights(vector)))
         on_cpu.gradient(again)  # of the batch that `first` is of
         close(first, again)
-        close(*both.told(lambda learner, vector: learner.gradient(vector)))
+        close(*both.write(lambda learner, vector: learner.gradient(vector)))
 
 
 def test_a_training_on_a_gpu_is_accepted_where_there_is_one_alone():

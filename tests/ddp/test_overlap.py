@@ -1,4 +1,4 @@
-"""What hides the exchange: DDP's backward pass goes on while the means of its buckets are made."""
+"""DDP's backward pass goes on while the means of its buckets are made."""
 
 import datetime
 from typing import Any
@@ -21,19 +21,19 @@ def store():
 def behind(rank):
     """Two modules in one backward pass, which first comes to the second's three buckets.
 
-    Rank 1 is behind in one step: it begins when rank 0 has given a bucket of the first module.
+    Rank 1 is behind in one step: it begins when rank 0 has taken a bucket of the first module.
     """
     nets = [nn.Linear(30, 30), model()]
     ddps = [wrapped(net) for net in nets]
     states = [BoundedLoss(**SETTINGS) for _ in ddps]
-    given: list[int] = []
+    taken: list[int] = []
     watched = False
 
     def hook(place, bucket):
         future = states[place].hook(states[place], bucket)
         if watched and rank == 0:
-            given.append(place)
-            if set(given) == {0, 1}:
+            taken.append(place)
+            if set(taken) == {0, 1}:
                 store().set("both", "yes")
         return future
 
@@ -57,6 +57,6 @@ def behind(rank):
 
 
 def test_the_backward_pass_goes_on_while_means_of_both_modules_are_made():
-    told = values(launch(behind, 2))
-    assert told[0] == told[1]
-    assert told[0][0] == 2 * [(STEPS - 1, "transport")]
+    outcomes = values(launch(behind, 2))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == 2 * [(STEPS - 1, "transport")]

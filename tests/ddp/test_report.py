@@ -104,7 +104,7 @@ def test_steps_over_our_transport_are_logged_and_announced_with_legs(tmp_path, c
         for step in range(2, STEPS):
             of_step = [transfer for transfer in transfers if transfer["round"] == step]
             for key in ("bytes_sent", "bytes_received"):
-                assert sum(each[key] for each in of_step) == getattr(reports[step], key)
+                assert sum(transfer[key] for transfer in of_step) == getattr(reports[step], key)
             passes = max(bucket.passes or 0 for bucket in reports[step].buckets)
             assert max(transfer["passes"] or 0 for transfer in of_step) == passes
             peers = 2 if collective == "sharded" or rank == 0 else 1
@@ -164,7 +164,7 @@ def test_steps_of_pytorchs_hooks_are_rounds_without_legs(tmp_path):
                 assert step.wait_s > 0
                 assert step.carried_by == "process group"
                 assert sum(bucket.elements for bucket in step.buckets) == elements
-                assert all(4 * each.elements == each.gradient_bytes for each in step.buckets)
+                assert all(4 * bucket.elements == bucket.gradient_bytes for bucket in step.buckets)
 
 
 def test_elsewhere_nothing_is_logged_and_a_second_exchange_neither(tmp_path, monkeypatch):

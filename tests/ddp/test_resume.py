@@ -42,4 +42,4 @@ def test_a_killed_run_resumes_as_if_it_had_not_been(tmp_path):
         file.unlink()
     launch(run, 2, killed=[0, 1], folder=tmp_path, until=6)
     resumed = values(launch(run, 2, folder=tmp_path, resume=True))
-    assert all(np.array_equal(each, whole[0]) for each in (*whole, *resumed))
+    assert all(np.array_equal(weights_of, whole[0]) for weights_of in (*whole, *resumed))

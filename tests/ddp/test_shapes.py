@@ -33,11 +33,11 @@ class Odd(nn.Module):
         self.unused, self.step = unused, 0
 
     def forward(self, inputs):
-        found = torch.tanh(self.first(inputs + self.alone.sum()))
+        hidden = torch.tanh(self.first(inputs + self.alone.sum()))
         if self.step % 3 or not self.unused:
-            found = found + self.sometimes(found)
-        image = nn.functional.conv2d(found.reshape(-1, 4, 4, 4), self.image, padding=1)
-        nothing = self.empty(found).sum(1, keepdim=True)
+            hidden = hidden + self.sometimes(hidden)
+        image = nn.functional.conv2d(hidden.reshape(-1, 4, 4, 4), self.image, padding=1)
+        nothing = self.empty(hidden).sum(1, keepdim=True)
         return (image.flatten(1) @ self.transposed).sum(1, keepdim=True) * self.scalar + nothing
 
 
@@ -61,10 +61,10 @@ class Again(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(30, 30) for _ in range(3)])
 
     def forward(self, inputs):
-        found = inputs.requires_grad_()
+        hidden = inputs.requires_grad_()
         for layer in self.layers:
-            found = checkpoint(layer, torch.tanh(found), use_reentrant=True)
-        return found.sum(1, keepdim=True)
+            hidden = checkpoint(layer, torch.tanh(hidden), use_reentrant=True)
+        return hidden.sum(1, keepdim=True)
 
 
 def one_parameter():
@@ -115,12 +115,12 @@ def all_models(rank):
 
 
 def test_models_of_odd_shapes_train_as_with_the_all_reduce():
-    told = values(launch(all_models, 3))
+    outcomes = values(launch(all_models, 3))
     for name in MODELS:
-        for theirs, *ours in (each[name] for each in told):
-            for way, found in enumerate(ours):
-                np.testing.assert_allclose(found, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
-                assert np.array_equal(found, told[0][name][1 + way])
+        for theirs, *ours in (outcome[name] for outcome in outcomes):
+            for way, flat in enumerate(ours):
+                np.testing.assert_allclose(flat, theirs, rtol=1e-5, atol=1e-6, err_msg=name)
+                assert np.array_equal(flat, outcomes[0][name][1 + way])
 
 
 def refusals(_):
