@@ -1,4 +1,4 @@
-"""The controller's socket: hostile lines are refused and counted; clients learn that it is gone."""
+"""The controller: hostile lines are refused, clients learn that it is gone, exceptions end it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from controllers.app import ControllerServer
 from controllers.controller_socket import LINE_LIMIT_BYTES, ControllerClient, ControllerError
 from controllers.framework import eventlet, hub
+from tests.cli.test_verbs import python
 
 
 def serving(path: str) -> tuple[ControllerServer, list[dict[str, Any]]]:
@@ -67,9 +68,7 @@ def controller(path: Path, converse: Callable[[socket.socket], None]) -> Iterato
         ),
         b"x" * (2 * LINE_LIMIT_BYTES),
         b"no end",
-        b"[]\n",
         b'{"do": "shutdown"}\n',
-        b'{"do": "begin"}\n',
         b'{"do": "begin", "round": true, "leg": "gather"}\n',
         b'{"do": "end", "round": 1, "leg": "sideways"}\n',
         b'{"do": "begin", "round": 1, "leg": "gather", "at_s": "now"}\n',
@@ -155,3 +154,34 @@ def test_a_connection_that_may_only_announce_changes_no_link_and_names_no_proces
         assert ask(second, link, processes) == [{"active": []}] * 2  # another connection
     assert server.refused == 2
     assert [request["do"] for request in obeyed] == ["finish", "link", "processes"]
+
+
+FAILING = {
+    "thread": "hub.spawn(boom); hub.sleep(5)",
+    "later": "hub.spawn_after(0.01, boom); hub.sleep(5)",
+    # An event loop catches what a handler raises; the program below does the same.
+    "handler": "set_ev_cls(Event)(boom)(None)",
+}
+PROGRAM = """
+from controllers.framework import hub, set_ev_cls
+
+class Event:
+    pass
+
+def boom(*_):
+    raise LookupError("the timeline broke")
+
+try:
+    {failing}
+except LookupError:
+    pass
+print("still alive")
+"""
+
+
+@pytest.mark.parametrize("place", FAILING)
+def test_an_exception_ends_the_controller(place):
+    done = python("-c", PROGRAM.format(failing=FAILING[place]), timeout=100)
+    assert done.returncode == 1, done
+    assert "LookupError: the timeline broke" in done.stderr
+    assert "still alive" not in done.stdout

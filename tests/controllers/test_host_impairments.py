@@ -57,8 +57,6 @@ def test_a_resolved_entry_reads_as_the_same_again(document):
         (BURST | {"rate_factor": 2}, "either rate_bps or rate_factor"),
         ({**BURST, "link": ["s1", "server"]}, "takes host"),
         (BACKGROUND | {"congestion_control": "-x; reboot"}, "congestion_control"),
-        (STRAGGLER | {"factor": 0.5}, "factor"),
-        ({**BURST, "rounds": None, "at_s": [0.1, 0.12]}, "overlap"),
         (BURST | {"from": "traffic-9"}, "from: unknown host 'traffic-9'; valid: server, worker-1"),
         (
             STRAGGLER | {"host": "traffic-1"},

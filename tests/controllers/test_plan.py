@@ -61,7 +61,6 @@ LATE = "kind: delay, delay_s: 0.01, rounds: [1]"
     ("entries", "expected"),
     [
         ("kind: loss, q: 0.5, rounds: {random: 21}", "rounds.random: 21: there are only 20 rounds"),
-        ("kind: loss, q: 0.5, rounds: {every: 0}", "impairments.0.rounds.every: 0: "),
         ("kind: loss, q: 0.5, rounds: {every: 2, from: 9, until: 8}", "no round from 9 until 8"),
         (f"{AT}: [0, 1]", "at_s: 0 and 1 overlap, or nearly: it lasts 1 s; valid: 1.01 s apart"),
         (f"{AT}: {{every: 1, until: 9}}", "at_s.every: 1: it lasts 1 s; valid: 1.01 s apart or m"),

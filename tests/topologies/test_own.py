@@ -97,8 +97,6 @@ def test_a_constructor_with_options_takes_them_from_the_experiment(tmp_path):
 @pytest.mark.parametrize(
     ("name", "keys", "switches"),
     [
-        ("topo import SingleSwitchTopo", {"k": 3}, 1),
-        ("topo import LinearTopo", {"k": 3}, 3),
         ("topo import LinearTopo", {"k": 2, "n": 2, "workers": 3}, 2),
         ("topolib import TreeTopo", {"depth": 2, "fanout": 2, "workers": 3}, 3),
         ("topolib import TorusTopo", {"x": 3, "y": 3, "workers": 8}, 9),
@@ -153,19 +151,15 @@ def test_options_of_a_link(tmp_path, given, expected):
     ("options", "message"),
     [
         ("delay=5", "delay=5: valid: a time with its unit, such as '5ms' or '100us'"),
-        ("delay='5 minutes'", "delay='5 minutes': valid: a time with its unit"),
         ("loss=120", "loss='120': valid: a number of per cent, up to 100"),
         ("bw='fast'", "bw='fast': valid: a number of Mbit/s"),
-        ("bw=-1", "bw=-1: valid: a number of Mbit/s"),
         ("max_queue_size=1", "max_queue_size=1: valid: 2 packets or more"),
         (
             "bw=20_000",
             "rate_bps: 20000000000: must be a whole number from 100_000 to 10_000_000_000",
         ),
-        ("use_tbf=True", "use_tbf=True: the lab makes links itself; valid: rate_bps, "),
         ("cls=dict", "cls=dict: the lab makes links itself; valid: "),
         ("bw=1, rate_bps=1_000_000", "rate_bps is given twice, once in Mininet's words"),
-        ("max_queue_siz=9", "max_queue_siz=9: the lab makes links itself; valid: "),
     ],
 )
 def test_what_a_link_cannot_have_is_one_line_that_names_it(tmp_path, options, message):
@@ -181,14 +175,7 @@ def test_what_a_link_cannot_have_is_one_line_that_names_it(tmp_path, options, me
     ("old", "new", "message"),
     [
         ("(h + 1))", "(h + 1), cpu=.5)", "host h1: cpu=0.5: the lab makes hosts and their addr"),
-        (
-            "(h + 1))",
-            "(h + 1), ip='10.0.0.1/24')",
-            "host h1: ip='10.0.0.1/24': the lab makes hosts",
-        ),
-        ("(h + 1))", "(h + 1), inNamespace=False)", "host h1: inNamespace=False: the lab makes h"),
         ("'s1')", "'s1', protocols='OpenFlow14')", "switch s1: protocols='OpenFlow14': the lab ma"),
-        ("'s1')", "'s1', cls=dict)", "switch s1: cls=dict: the lab makes switches itself"),
         ("'s1')", "'s1', dpid=7)", "switch s1: dpid=7: valid: a text of 1 to 16 hexadecimal"),
     ],
 )
@@ -304,20 +291,6 @@ def load(folder, text, *, overrides=(), **keys):
             ),
             "'s2' is not connected to 'server'",
         ),
-        (
-            with_build(
-                "for name in ('s1', 's2'): self.addSwitch(name)",
-                "self.addLink('s1', 's2')",
-                "for name in parameters.host_names(): self.addLink(self.addHost(name), 's1')",
-                "self.addLink('server', 's2')",
-            ),
-            "host 'server' has 2 links",
-        ),
-        (
-            with_build("self.addSwitch('s1')", "self.addSwitch('s1')"),
-            "node 's1' is there twice",
-        ),
-        (with_build("self.addLink('a', 'b')"), "there is no node 'a'"),
         (with_build("self.addSwitch('s1', dpid='3'); self.addLink('s1', 's1')"), "leads back"),
         (
             with_build(

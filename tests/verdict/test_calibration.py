@@ -30,7 +30,6 @@ FRAME_S = 1514 * 8 / RATE_BPS
     ("changes", "keys"),
     [
         ({"rate_bps": 96e6}, ["rate_error"]),
-        ({"rate_bps": 104e6}, ["rate_error"]),
         ({"rate_spread": 0.06}, ["rate_spread"]),
         ({"probes_lost": 1}, ["idle_loss"]),
         ({"rtt_s": 0.00031}, ["rtt_error_s"]),
@@ -39,7 +38,6 @@ FRAME_S = 1514 * 8 / RATE_BPS
         ({"configured_rtt_s": 0.02, "rtt_s": 0.0225}, ["rtt_error"]),
         ({"configured_rtt_s": 0.02, "rtt_s": 0.0175}, ["rtt_error"]),
         ({"configured_rtt_s": 0.02, "rtt_s": 0.0215}, []),  # the larger of both limits holds
-        ({"configured_rtt_s": 0.001, "rtt_s": 0.00125}, []),
     ],
 )
 def test_one_bad_path_is_enough(changes, keys):

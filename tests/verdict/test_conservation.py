@@ -168,7 +168,6 @@ def test_of_two_queues_below_a_second_shaper_no_drop_counts_twice():
     ("after", "where", "unexplained"),
     [
         ({"at_b": 4990}, "b--s1 from s1", 10),  # vanished on the last link
-        ({"at_b": 5010}, "b--s1 from s1", 10),  # multiplied there
         ({"filtered": 10}, "a--s1 from a", 10),  # something above the queue drops
         ({"offered": 5010}, "b--s1 from s1", 10),  # the switch meant to send more than left
         # One does not make up for the other.

@@ -59,7 +59,6 @@ def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LI
     ("changes", "key"),
     [
         ({"worst": STRETCH | {"late_p99_s": 0.0031}}, "relay_late_s"),
-        ({"worst": STRETCH | {"late_p99_s": float("nan")}}, "relay_late_s"),
         ({"late_max_s": 0.03}, "relay_late_max_s"),
         ({"early_max_s": 0.021}, "relay_late_max_s"),
         ({"delays": [direction("server"), direction(wait_most_s=0.0056)]}, "delay_error_s"),
@@ -98,7 +97,6 @@ def test_a_delay_may_be_off_by_a_share_and_by_its_jitter(tmp_path, settings, key
         ({"wait_least_s": 0.0038}, 0.0),  # 20 frames may have drawn little
         # Nothing but chance makes frames wait less.
         ({"wait_least_s": 0.003}, 0.002 - 0.00127),
-        ({"wait_least_s": 0.0025, "wait_most_s": 0.0025}, 0.0025 - 0.00127),  # half the delay
         ({"jitter_s": 0.0}, 0.002),
     ],
 )

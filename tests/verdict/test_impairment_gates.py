@@ -236,11 +236,9 @@ MUCH_LOST = ended("other", 40_000, 4800)
     ("events", "outcome"),
     [
         ([], "not applicable"),
-        ([ended("x", 5, 5, counts_as="police", kind="police")], "not applicable"),
         ([ended("one", 40_000, 4000, **SENDER_DROP)], "passed"),  # tested as random loss is
         ([MUCH_LOST | SENDER_DROP], "failed"),
         ([ended("one", None, 10)], "not measured"),  # it does not say what it met
-        ([ended("one", None, 10), ended("other", 40_000, 4000)], "not measured"),
         ([ended("one", None, 10), MUCH_LOST], "failed"),
     ],
 )
