@@ -81,12 +81,10 @@ GATES: tuple[GateEntry, ...] = (
         title="rate",
         what="relative error of a path's calibrated rate",
         limits={"rate_error": _above(0.03)},
-        measured="Before training, every path carries as much as it can, for about 0.2 s, in "
-        "trials of 5 ms; both are longer where links have jitter or low rates. The median of all "
-        "trials is the path's rate, with the frames that links are configured to lose. The gate "
-        "takes the worst path's error.",
-        evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps; "
-        "links[].rate_trials",
+        measured="Before training, every path carries as much as it can, in trials of 5 ms (longer "
+        "where links have jitter or low rates). Their median, with the frames that links are "
+        "configured to lose, is the path's rate. The gate takes the worst path's error.",
+        evidence="calibration.json: links[].rate_bps beside links[].configured_rate_bps",
         causes="The rate is too high for the processors, or other programs took them meanwhile.",
         remedy=f"{_SLOWER} {_ALONE}",
         judge="calibration:rate",
@@ -120,8 +118,7 @@ GATES: tuple[GateEntry, ...] = (
         limits={"idle_loss": _share(0.0, "beyond what configured loss takes by chance")},
         measured="The share of the same probes that did not come back. Where links have a loss, "
         "as many may be missing as it takes by chance in all but one of a million cases.",
-        evidence="calibration.json: links[].probes_lost of links[].probes_sent, beside "
-        "links[].configured_probe_loss",
+        evidence="calibration.json: links[].probes_lost of links[].probes_sent",
         causes="The machine was too busy to receive them in time, or something lost them.",
         remedy=_ALONE,
         judge="calibration:idle_loss",
@@ -152,9 +149,9 @@ GATES: tuple[GateEntry, ...] = (
         title="conservation",
         what="unexplained share of packets",
         limits={"conservation": _share(0.00001)},
-        measured="After training, the counters of both ends of every link are compared, and those "
-        "of every switch. The gate takes the largest share of packets that nothing explains. Its "
-        "note says how many packets could have vanished unseen, where that is not zero.",
+        measured="After training, the counters of both ends of every link and of every switch are "
+        "compared. The gate takes the largest share of packets that nothing explains; its note "
+        "says how many packets could have vanished unseen.",
         evidence="conservation.json: links[].unexplained and switches[].unexplained",
         causes="A part of the emulator lost packets without counting them.",
         remedy=f"{_SLOWER} {_ALONE} If it stays, please report it with the run directory.",
@@ -164,10 +161,10 @@ GATES: tuple[GateEntry, ...] = (
         title="emulator's losses",
         what="packets that one part of the emulator lost by accident",
         limits={"emulator_losses": _count(0)},
-        measured="The packets that the socket of a switch's port, an interface on a link or the "
-        "middle of a delayed link lost; in the kernel's datapath, also first packets of flows "
-        "that its daemon was too late for. The gate takes the part that lost most. What full "
-        "queues and full sockets of workers lose is a result.",
+        measured="The packets that the socket of a switch's port, an interface or the middle of a "
+        "delayed link lost; in the kernel's datapath, also first packets of flows that its daemon "
+        "was too late for. The gate takes the part that lost most. What full queues lose, and full "
+        "sockets of workers, is a result.",
         evidence="conservation.json: links[].socket_drops, links[].interface_drops, "
         "links[].delay_drops and lost_upcalls",
         causes="The switch or the delay relay did not run for a while.",
@@ -179,9 +176,8 @@ GATES: tuple[GateEntry, ...] = (
         what="mean wait of the emulator for a processor, in its worst second",
         limits={"cpu_wait_s": _above(0.0005)},
         measured="During training, the kernel counts how long each thread of the switch, the "
-        "controller and the delay relay was ready but did not run, and how often: packets wait so "
-        "much longer. The gate takes the second in which the mean wait of a thread was longest. "
-        "One that hardly ran then and in the second before does not count.",
+        "controller and the delay relay was ready but did not run, and how often. The gate takes "
+        "the second with the longest mean wait of a thread that ran often enough to be judged.",
         evidence="conservation.json: headroom.waited",
         causes="The hosts' training and other programs leave the emulator too little time.",
         remedy=f"{_ALONE} Use fewer workers, a smaller model, or a lower rate.",
@@ -205,8 +201,7 @@ GATES: tuple[GateEntry, ...] = (
         measured="A thread on each processor, of real-time priority where that is allowed, reads "
         "the clock every few milliseconds. The gate takes the longest delay of one of them.",
         evidence="conservation.json: headroom.stalls[].longest_s",
-        causes="The hypervisor gave the processor to another machine, the kernel was busy, as at "
-        "the end of another lab, or the machine was suspended.",
+        causes="The hypervisor or the kernel took the processor, or the machine was suspended.",
         remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
         "machine, ask for processors of its own. ./lab run tries again.",
         judge="processor_headroom:stalls",
@@ -221,14 +216,13 @@ GATES: tuple[GateEntry, ...] = (
                 exclude_if=lambda limit_s: limit_s == 0.05,
             )
         },
-        measured="A hundred times a second, of real-time priority where that is allowed, a thread "
-        "checks that the switch, the controller, the delay relay and the sampler have run, or "
-        "sleep because they have nothing to do. The gate takes the longest time in which one of "
-        "them was stopped, or waited for a lock, a disk or a processor; or in which the whole "
-        "sandbox stood still.",
+        measured="A hundred times a second, a thread checks that the switch, the controller, the "
+        "delay relay and the sampler have run, or sleep. The gate takes the longest time in which "
+        "one of them was stopped, or waited for a lock, a disk or a processor; or in which the "
+        "whole sandbox stood still.",
         evidence="conservation.json: standstills[]",
-        causes="Something stopped the process (SIGSTOP, a debugger, a container that was paused), "
-        "the machine was suspended, or other programs took the processors.",
+        causes="Something stopped the process (SIGSTOP, a debugger, a paused container) or the "
+        "machine, or other programs took the processors.",
         remedy=f"Leave the lab's processes alone, and keep the machine awake. {_ALONE}",
         judge="processor_headroom:standstill",
     ),
@@ -237,11 +231,11 @@ GATES: tuple[GateEntry, ...] = (
         what="lateness of an impairment's begin or end",
         limits={"impairment_late_s": _above(0.01)},
         measured="The longest time between the planned and the acknowledged begin or end of an "
-        "impairment. An occurrence is skipped if its leg or the run ends before it is due. One "
-        "that never ended, or that did not begin for another reason, makes it not measured.",
+        "impairment. An occurrence that never ended, or did not begin although its leg and the run "
+        "went on, makes it not measured.",
         evidence="events/impairments.jsonl: planned_s beside acknowledged_s",
         causes="The controller waited for a processor. Or a duration_s is longer than the time "
-        "from one occurrence to the next, such as a round.",
+        "to the next occurrence.",
         remedy=f"{_ALONE} Use fewer workers or impairments that change less often. Shorten the "
         "duration_s of the impairment that the reason names.",
         judge="impairment_gates:lateness",
@@ -262,12 +256,11 @@ GATES: tuple[GateEntry, ...] = (
         title="realised loss",
         what="difference between realised and configured loss",
         limits={"loss_error": _share(0.0, "beyond what chance explains")},
-        measured="For each occurrence of a `loss`, the packets that were lost must be those that "
-        "its table says. For each link with a loss, and losses of users' own, the share may differ "
-        "from the configured one by what chance explains in all but one of a million runs. The "
-        "gate takes the worst difference; its note says which one could have been seen.",
-        evidence="events/impairments.jsonl: dropped beside met; conservation.json: "
-        "links[].delay_lost beside links[].sent",
+        measured="Of each `loss`, the packets that were lost must be those that its table says. Of "
+        "each link with a loss, and of losses of users' own, the share may differ from the "
+        "configured one by what chance explains in all but one of a million runs. The gate takes "
+        "the worst difference; its note says which one could have been seen.",
+        evidence="events/impairments.jsonl: dropped, met; conservation.json: links[].delay_lost",
         causes="A filter or the delay relay does not work, or something changed it.",
         remedy="Look for programs that change the hosts' nftables or the links' queues. If it "
         "stays, please report it with the run directory.",
@@ -277,29 +270,25 @@ GATES: tuple[GateEntry, ...] = (
         title="settings",
         what="settings of links that are not as configured",
         limits={"link_settings": _count(0)},
-        measured="The kernel reports how it shapes every link before and after the training: "
-        "HTB's rate, ceiling and bucket, the queue's limit, from where on it marks (ECN), and the "
-        "most segments of a packet; meanwhile it reports changes of all but the segments. The "
-        "gate counts what is not as configured and what no impairment in force may have changed.",
+        measured="The kernel reports how it shapes every link before and after training, and all "
+        "changes meanwhile: HTB's rate, ceiling and bucket, the queue's limit, its threshold of "
+        "marks (ECN); and, before and after, the most segments of a packet. The gate counts what "
+        "is not as configured and what no impairment in force may have changed.",
         evidence="link_settings.json: differences[]",
         causes="A program outside the lab changed an interface, or an impairment did not end.",
-        remedy="Leave the lab's interfaces alone while it runs; ./lab shell and impairments "
-        "change them on the record.",
+        remedy="Leave the lab's interfaces alone; ./lab shell changes them on the record.",
         judge="link_settings:differing_settings",
     ),
     GateEntry(
         title="packets",
         what="mean size of the packets in a queue",
         limits={"packet_bytes": _count(1514, ge=1514)},
-        measured="During training, every queue's bytes and packets are sampled. The gate takes "
-        "the largest mean size but one of the packets that a sample found in a queue, because a "
-        "queue's counters are not read at one instant.",
-        evidence="links_under_load.json: links[].packet_bytes; samples/queues.parquet: "
-        "backlog_bytes over backlog_packets",
+        measured="During training, every queue's bytes and packets are sampled. The gate takes the "
+        "largest mean size but one of the packets in a queue: its counters are not read at once.",
+        evidence="links_under_load.json: links[].packet_bytes",
         causes="A program sends with UDP_SEGMENT, or something changed gso_max_segs or offloads "
         "of an interface. Then several frames are queued, counted and dropped as one packet.",
-        remedy="Send datagrams one by one (EndpointConfig.segmentation), and leave the "
-        "interfaces' offloads as the lab sets them.",
+        remedy="Send datagrams one by one (EndpointConfig.segmentation), and leave offloads alone.",
         judge="links_under_load:packet_sizes",
     ),
     GateEntry(
@@ -310,8 +299,7 @@ GATES: tuple[GateEntry, ...] = (
         "empty, over those that its rate allows. The gate takes the worst link, over all such "
         "time and in each half second of it, if there is a quarter of a second or more. What did "
         "not leave counts in any case, and no quarter of a second may exceed the rate.",
-        evidence="links_under_load.json: links[].delivered, links[].worst, links[].missing and "
-        "links[].most",
+        evidence="links_under_load.json: links[].delivered, links[].worst and links[].missing",
         causes="The processors were busy, so the shaper woke up late; or something changed it.",
         remedy=f"{_SLOWER} {_ALONE}",
         judge="links_under_load:rates",
@@ -320,12 +308,10 @@ GATES: tuple[GateEntry, ...] = (
         title="samples",
         what="share of the samples that are missing",
         limits={"samples_missing": _above(0.2, le=1)},
-        measured="The sampler reads queues, flows and processes a hundred times a second. The "
-        "gate takes the share of samples that it was too late for, that the kernel answered too "
-        "late or in part, or of one kind that failed. Two seconds without any sample leave it not "
-        "measured.",
-        evidence="samples/sampler.json: samples_lost, answers_left_out, answers_too_late and "
-        "parts.*.errors beside ticks; largest_gap_s",
+        measured="The sampler reads queues, flows and processes a hundred times a second. The gate "
+        "takes the share of samples that were late, that the kernel answered late or in part, or "
+        "of one kind that failed. Two seconds without any sample leave it not measured.",
+        evidence="samples/sampler.json: samples_lost, answers_left_out and answers_too_late",
         causes="The sampler waited for a processor, or it died.",
         remedy=f"{_ALONE} See logs/sampler.log if it died.",
         judge="links_under_load:missing_samples",
@@ -358,13 +344,11 @@ GATES: tuple[GateEntry, ...] = (
             "delay_error": _above(0.1, "as a share of the delay"),
             "delay_error_s": _above(0.0005, "if that is larger"),
         },
-        measured="During training, the relay of delayed links notes when each frame arrived and "
-        "left. The gate takes the quarter of a second in which a link's mean delay was farthest "
-        "from the configured one. With jitter, the mean may be longer by all of it, and shorter by "
-        "chance. What the links were set to in the end must be as configured, or set by hand; of "
-        "netem, only this is known.",
-        evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s, beside the link's "
-        "configured delay and jitter",
+        measured="During training, the relay notes when frames arrived and left. The gate takes "
+        "the quarter of a second in which a link's mean delay was farthest from the configured "
+        "one; jitter may lengthen the mean by all of it, and shorten it by chance. In the end, "
+        "links must be set as configured, or by hand; of netem, only this is known.",
+        evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s",
         causes="The machine was busy, or something changed the delay while the run went on.",
         remedy=f"{_ALONE} Let nothing but the experiment change links.",
         judge="delay_gates:delay",
