@@ -47,14 +47,14 @@ KINDS: Registry[Impairment[Any]] = Registry(
 
 
 def kind_of(name: str) -> type[Impairment[Any]]:
-    """The class of a kind; InputError: there is none, or a user's own does not fit."""
+    """Find the class of a kind; InputError: there is none, or a user's own does not fit."""
     return cast(type[Impairment[Any]], KINDS.entry(name))
 
 
 def parameters_of(name: str) -> type[ImpairmentParameters]:
-    """What YAML may say about a kind: the `Parameters` in its `Impairment[Parameters]`."""
-    for each in kind_of(name).__mro__:
-        for base in vars(each).get("__orig_bases__", ()):
+    """Find the keys of a kind: the `Parameters` in its `Impairment[Parameters]`."""
+    for ancestor in kind_of(name).__mro__:
+        for base in vars(ancestor).get("__orig_bases__", ()):
             for argument in get_args(base):
                 if isinstance(argument, type) and issubclass(argument, ImpairmentParameters):
                     return argument
@@ -62,12 +62,12 @@ def parameters_of(name: str) -> type[ImpairmentParameters]:
 
 
 def read(document: Mapping[str, Any]) -> ImpairmentParameters:
-    """The parameters of a resolved entry of a timeline."""
+    """Read the parameters of a resolved entry of a timeline."""
     return parameters_of(document["kind"]).model_validate(document)
 
 
 def make(document: Mapping[str, Any], lab: LabAccess) -> Impairment[Any]:
-    """The prepared impairment of a resolved entry; InputError: a user's own does not fit."""
+    """Make and prepare the impairment of a resolved entry; InputError: an own one does not fit."""
     made, parameters = kind_of(document["kind"]), read(document)
     own_file = own_code.split(document["kind"])[0]
     with nullcontext() if document["kind"] in KINDS else own_code.explained(own_file):

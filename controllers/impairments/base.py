@@ -232,8 +232,7 @@ class ImpairmentParameters(BaseModel):
         return 0.0
 
     def check_link(self, link: Mapping[str, Any]) -> None:
-        """Raise ValueError, which begins with the key, if its link's configured `rate_bps`,
-        `delay_s` and `jitter_s` do not allow it."""
+        """Raise ValueError, which begins with the key, if its link does not allow it."""
 
     @model_validator(mode="after")
     def _target_is_one(self) -> ImpairmentParameters:
@@ -312,12 +311,10 @@ class ImpairmentParameters(BaseModel):
         return self.rounds is not None and round_number in self.rounds and leg in self.legs
 
     def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
-        """The entry as plain data, with lists instead of periods and draws, as in `config.json`.
+        """Make plain data, as in `config.json`, with lists instead of periods and draws.
 
         A draw depends on the run's seed and the entry's label, so all arms of a seed get the same.
-
-        Raises:
-            ValueError: a round that is never reached.
+        ValueError: a round that is never reached.
         """
         document = self.model_dump(mode="json", exclude_none=True)
         document["name"] = self.label
@@ -380,9 +377,8 @@ class MeterCounts:
 class Metering:
     """Meters matching packets of a switch before they are forwarded; with `drop` none of them is.
 
-    `number` is that of `prepare_meter`. What also matches one of `spared` passes by. Of two for a
-    packet, that with the larger `above` wins. Those that match `in_port` come first; packets that
-    they pass then meet the others.
+    What also matches one of `spared` passes by. Of two for a packet, that with the larger `above`
+    wins. Those that match `in_port` come first; packets that they pass then meet the others.
     """
 
     switch: str
@@ -447,11 +443,7 @@ class LabAccess(ABC):
 
     @abstractmethod
     def barrier(self, switch: str) -> None:
-        """Return when the switch, once it is connected, has processed everything sent before.
-
-        Raises:
-            ConnectionError: the switch refused a message.
-        """
+        """Wait until the switch has processed everything; ConnectionError: it refused a message."""
 
     @abstractmethod
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
@@ -475,11 +467,7 @@ class LabAccess(ABC):
 
     @abstractmethod
     def meter_counts(self, switch: str, number: int) -> MeterCounts:
-        """Count the packets that reached the meter, and those that it dropped, exactly.
-
-        Raises:
-            NotMeasuredError: the switch has forgotten them, or does not answer.
-        """
+        """Count what reached the meter, exactly; NotMeasuredError: the switch does not say."""
 
     @abstractmethod
     def remove_meter(self, switch: str, number: int) -> None:
@@ -534,8 +522,7 @@ class Impairment(ABC, Generic[ParametersT]):
         """Put it in force."""
 
     def tick(self, elapsed_s: float) -> float | None:
-        """Do what is due now, `elapsed_s` after the begin was acknowledged; return in how many
-        seconds it is to be called again (None: in about a millisecond)."""
+        """Do what is due; return after how many seconds to call it again (None: a millisecond)."""
         return None
 
     @abstractmethod

@@ -48,10 +48,7 @@ class Direction:
 
 
 def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> Direction:
-    """Find the direction that an impairment acts on: of its `link`, or from a switch to its `host`.
-
-    ValueError: there is none, which a lab refuses before it begins.
-    """
+    """Find the direction that an impairment acts on: its `link`, or a switch towards its `host`."""
 
     def end(port: Mapping[str, Any]) -> End:
         return End(
@@ -151,9 +148,7 @@ def too_much_jitter(delay_s: float, jitter_s: float, keys: Collection[str]) -> s
 
 
 class DelayParameters(ImpairmentParameters):
-    """Changes delay and jitter of one direction of a link, in netem or in the lab's relay. What
-    is not given stays.
-    """
+    """Changes delay and jitter of one direction of a link, in netem or in the lab's relay."""
 
     delay_s: float | None = Field(
         default=None, ge=0, le=10, description="the new delay of the direction"
@@ -203,9 +198,7 @@ class Delay(ChangedDirection[DelayParameters]):
 
 
 class QueueParameters(ImpairmentParameters):
-    """One direction's rate, queue limit or both for a while; waiting packets stay. Give
-    new values, or factors of the configured ones; what is not given stays.
-    """
+    """Changes one direction's rate or queue limit, to values or factors; waiting packets stay."""
 
     rate_bps: RateBps | None = Field(default=None, description="the new rate")
     rate_factor: float | None = Field(
@@ -252,9 +245,7 @@ class Queue(ChangedDirection[QueueParameters]):
 
 
 class LinkDownParameters(ImpairmentParameters):
-    """Takes a link's switch ports down and up again; what waits in queues is lost. Of
-    a `host` it is its only link; a `link` may be named in either order.
-    """
+    """Takes a link's switch ports down and up again; what waits in queues is lost."""
 
     both_ways: ClassVar[bool] = True
 
@@ -306,9 +297,7 @@ _MOST_AT_ONCE = 512
 
 
 class BurstParameters(ImpairmentParameters):
-    """Background frames into a switch port's queue, paced by the kernel: at `rate_factor` times
-    the link's rate for `duration_s`.
-    """
+    """Frames into a switch port's queue, paced by the kernel, at `rate_factor` times its rate."""
 
     acts_at_sending_switch: ClassVar[bool] = True
     exclusive: ClassVar[bool] = False  # two bursts add up
@@ -366,7 +355,7 @@ class Burst(Impairment[BurstParameters]):
         self._frames_sent += self._paced.send(min(due, _MOST_AT_ONCE))
 
     def end(self) -> None:
-        """Do nothing: all has been queued."""
+        """All has been queued."""
 
     def effect(self) -> Effect:
         drain_s = self._at.queue_bytes * 8 / self._at.rate_bps

@@ -74,9 +74,7 @@ def _item(text: str) -> range:
 
 
 class LossParameters(ImpairmentParameters):
-    """Packets are dropped where they arrive, at random (Gilbert-Elliott) or by a mask. Give
-    either `q`, or the two probabilities of changing between two states, or a mask.
-    """
+    """Drops packets where they arrive: by `q`, by two states (Gilbert-Elliott), or by a mask."""
 
     q: float | None = Field(default=None, gt=0, le=1, description="loss probability")
     p_good_to_bad: float | None = Field(
@@ -206,9 +204,7 @@ class Loss(Impairment[LossParameters]):
 
 
 class SenderDropParameters(ImpairmentParameters):
-    """Datagrams vanish before the socket, as a third party reads DBLP's evaluation. It is
-    a share `q` of what `host` would send; `host: workers` means each of them.
-    """
+    """Datagrams vanish before the socket, as a third party reads DBLP's evaluation."""
 
     allowed_targets = ("host",)
     exclusive = False  # independent losses, of which each takes its share
@@ -284,6 +280,5 @@ class SenderDrop(Impairment[SenderDropParameters]):
             order.set(share)
 
     def _counts(self) -> tuple[int, int]:
-        return sum(order.met for order in self._orders), sum(
-            order.left_out for order in self._orders
-        )
+        met = sum(order.met for order in self._orders)
+        return met, sum(order.left_out for order in self._orders)

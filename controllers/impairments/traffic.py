@@ -74,9 +74,7 @@ class HostToHostParameters(ImpairmentParameters):
 
 
 class HostBurstParameters(HostToHostParameters):
-    """A host sends UDP at a high rate to another, through all queues between them, and no faster
-    than its own link.
-    """
+    """A host sends UDP to another, through all queues between them, no faster than its own link."""
 
     rate_bps: RateBps | None = Field(default=None, description="bits of Ethernet frames a second")
     rate_factor: float | None = Field(
