@@ -26,7 +26,7 @@ from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
 from testbed.lab.helpers.traffic import SMALLEST_FRAME_BYTES
 from testbed.lab.kernel.namespaces import socket_in
 from testbed.lab.kernel.packet_filter import ArrivalCounter
-from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.lab.kernel.process_status import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.shared import python_module
 from testbed.shared.problems import form

@@ -6,6 +6,7 @@ node gets its shell when somebody first asks it to run a command (`node.cmd`, Mi
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from mininet.net import Mininet
 from mininet.node import Host, OVSSwitch, RemoteController
 
 from testbed.lab import openvswitch
+from testbed.lab.datapath import Datapath
 from testbed.lab.kernel import namespaces, rtnetlink
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 from testbed.lab.kernel.shaping import MissingCapabilityError
@@ -187,3 +189,28 @@ class LabLink(Link):
 
 def _pid(node: Any) -> int | None:
     return node.pid if node.inNamespace else None
+
+
+def build(
+    topology: Any, datapath: Datapath, controller: tuple[str, int], *, adjustable: bool
+) -> LabMininet:
+    """Make the nodes and links of a `Topo`, whose switches obey a controller at an address."""
+    switch = functools.partial(
+        LabSwitch,
+        datapath="user" if datapath == "userspace" else "kernel",  # Mininet's words
+        failMode="secure",
+        protocols="OpenFlow13",
+    )
+    net = LabMininet(
+        topo=topology,
+        host=LabHost,
+        switch=switch,
+        link=functools.partial(LabLink, adjustable=adjustable),
+        intf=LabInterface,
+        controller=None,
+        autoSetMacs=True,
+        autoStaticArp=True,
+    )
+    address, port = controller
+    net.addController(LabController("ryu", ip=address, port=port))
+    return net

@@ -13,7 +13,7 @@ from testbed.lab.datapath import Datapath
 from testbed.lab.delay import Middle, Relay, netem
 from testbed.lab.kernel import shaping, socket_defaults
 from testbed.lab.kernel.commands import CommandError, run
-from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, Output, inside
+from testbed.lab.kernel.shaping import LinkShape, MissingCapabilityError, inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,11 @@ class Network:
 
     def build(self) -> None:
         """Build hosts, switches, links, and a relay; MissingCapabilityError: it cannot be here."""
-        self.mininet = _build(self.topology, self.datapath, adjustable=self.adjustable)
+        from testbed.lab import mininet_parts
+
+        self.mininet = mininet_parts.build(
+            self.topology, self.datapath, sandbox.CONTROLLER_ADDRESS, adjustable=self.adjustable
+        )
         info = _describe(self.mininet)
         self.info = replace(info, data_ports=self.data_ports, datapath=self.datapath)
         if self.data_ports is not None:
@@ -159,7 +163,7 @@ class Network:
                 if end.pid is None
             )
         shaping.shape_all(
-            Output(interface=end.interface, pid=end.pid, shape=link.shape)
+            (end.interface, end.pid, link.shape)
             for link in self.info.links
             for end in (link.first, link.second)
         )
@@ -212,39 +216,6 @@ def _mask(processor: int) -> str:
     words = [0] * (processor // 32 + 1)
     words[0] = 1 << processor % 32
     return ",".join(f"{word:08x}" for word in words)
-
-
-def _build(topology: Any, datapath: Datapath, *, adjustable: bool) -> Any:
-    import functools
-
-    from testbed.lab.mininet_parts import (
-        LabController,
-        LabHost,
-        LabInterface,
-        LabLink,
-        LabMininet,
-        LabSwitch,
-    )
-
-    switch = functools.partial(
-        LabSwitch,
-        datapath="user" if datapath == "userspace" else "kernel",  # Mininet's words
-        failMode="secure",
-        protocols="OpenFlow13",
-    )
-    net = LabMininet(
-        topo=topology,
-        host=LabHost,
-        switch=switch,
-        link=functools.partial(LabLink, adjustable=adjustable),
-        intf=LabInterface,
-        controller=None,
-        autoSetMacs=True,
-        autoStaticArp=True,
-    )
-    address, port = sandbox.CONTROLLER_ADDRESS
-    net.addController(LabController("ryu", ip=address, port=port))
-    return net
 
 
 def _describe(net: Any) -> LabInfo:

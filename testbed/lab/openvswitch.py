@@ -13,7 +13,7 @@ from pathlib import Path
 
 from testbed.lab.datapath import Datapath, keep_whole
 from testbed.lab.kernel.commands import CommandError, run
-from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.lab.kernel.process_status import sockets_of
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")

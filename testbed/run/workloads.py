@@ -13,7 +13,7 @@ from typing import Any
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, paths
-from testbed.lab.kernel import process_sockets, socket_defaults
+from testbed.lab.kernel import process_status, socket_defaults
 from testbed.run.processes import ProcessError, end_of, killed_by
 from testbed.run.session import LabSession, topology_of
 from testbed.shared import run_directory
@@ -101,7 +101,7 @@ class _Program:
             return False
         if self.ended_s is not None:
             return self.listened_s is not None or not self.process.poll()
-        if self.listened_s is None and process_sockets.listens(self.process.pid):
+        if self.listened_s is None and process_status.listens(self.process.pid):
             self.listened_s = time.monotonic()
         return self.listened_s is not None
 

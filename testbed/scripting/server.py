@@ -16,7 +16,7 @@ from typing import Any
 
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, leftovers
-from testbed.lab.kernel import process_sockets, process_status
+from testbed.lab.kernel import process_status
 from testbed.run.processes import ProcessError
 from testbed.run.session import LabSession
 from testbed.scripting import by_hand
@@ -141,7 +141,7 @@ class LabServer:
         """Say whether a program runs and listens."""
         running = request["number"] in self._programs
         pid = self._sessions[request["number"]]
-        return {"listens": running and process_sockets.listens(pid)}, []
+        return {"listens": running and process_status.listens(pid)}, []
 
     def do_link(self, request: dict[str, Any], _files: list[int]) -> Answer:
         """Change a direction of a link, or nothing of it, and return its settings."""

@@ -18,7 +18,7 @@ from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.kernel.namespaces import entered
 from testbed.lab.kernel.packet_filter import FilterCounters
-from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.lab.kernel.process_status import sockets_of
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.lab.openflow_statistics import Flow, Statistics
 

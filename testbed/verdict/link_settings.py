@@ -36,7 +36,7 @@ class Difference:
     Attributes:
         when: `before`, `during` or `after` the training.
         link, sender: the direction.
-        setting: its name in `ShapeInForce`.
+        setting: its name.
         configured, found: the values; None: there is none.
         at_s: of one during the training, when the kernel told of it (CLOCK_MONOTONIC).
     """
@@ -84,7 +84,7 @@ class SettingsReader:
                         shape = link.shape if changes is None else changes.shape(link, end.node)
                         in_force = shaping.in_force(kernel, end.interface)
                         self.read += 1
-                        self.differences += _differences(when, link, end, shape, vars(in_force))
+                        self.differences += _differences(when, link, end, shape, in_force)
             except (OSError, CommandError) as error:
                 self.failures.append(f"{when} the training: {error}")
 

@@ -22,7 +22,7 @@ from controllers import impairment_plan
 from controllers.impairments import AnyImpairment, Impairment, ImpairmentParameters, make
 from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel import process_status
-from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.lab.kernel.process_status import sockets_of
 from testbed.shared.messages import wait_for
 from tests.busy import busy_process
 

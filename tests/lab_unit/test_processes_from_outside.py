@@ -14,8 +14,7 @@ import pytest
 
 from testbed.lab import leftovers
 from testbed.lab.kernel import process_status
-from testbed.lab.kernel.process_sockets import sockets_of
-from testbed.lab.kernel.process_status import MachineTicks
+from testbed.lab.kernel.process_status import MachineTicks, sockets_of
 from tests import open_files
 
 _AF_XDP = 44
@@ -100,7 +99,7 @@ def test_a_process_that_may_not_be_looked_into_is_told_and_not_taken_for_one_wit
     code = "import socket, time; kept = socket.socket(); print(flush=True); time.sleep(60)"
     look = """
 import os, socket, sys
-from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.lab.kernel.process_status import sockets_of
 from tests import open_files
 try:
     print(len(list(sockets_of(int(sys.argv[1]), socket.AF_INET))))

@@ -21,8 +21,6 @@ from testbed.lab.kernel.rtnetlink import GET_QDISC, ROOT, TCMSG, Rtnetlink
 from testbed.lab.kernel.shaping import (
     OWN_ETHERTYPE,
     LinkShape,
-    Output,
-    ShapeInForce,
     changed_settings,
     in_force,
     queue_of,
@@ -58,7 +56,7 @@ def shaped(elsewhere: int) -> Iterator[Rtnetlink]:
 
 
 def shape(pid: int, link: LinkShape) -> None:
-    shape_all([Output(interface="a", pid=pid, shape=link)])
+    shape_all([("a", pid, link)])
 
 
 RATE = {"rate_bps", "ceiling_bps", "burst_bytes"}
@@ -78,7 +76,7 @@ RATE = {"rate_bps", "ceiling_bps", "burst_bytes"}
 )
 def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link, changes, settings):
     shape(elsewhere, replace(link, **changes))
-    found = differing(link, vars(in_force(shaped, "a")))
+    found = differing(link, in_force(shaped, "a"))
     assert {setting for setting, *_ in found} == settings
 
 
@@ -167,15 +165,8 @@ def bfifo(limit: int) -> bytes:
 )
 def test_a_queue_that_marks_otherwise_than_configured_differs(link, queue, settings):
     queue_bytes, ecn_threshold_bytes = queue_of(memoryview(queue))
-    found = ShapeInForce(
-        rate_bps=link.rate_bps,
-        ceiling_bps=link.rate_bps,
-        burst_bytes=link.burst_bytes,
-        queue_bytes=queue_bytes,
-        ecn_threshold_bytes=ecn_threshold_bytes,
-        most_segments=1,
-    )
-    assert {name: value for name, _, value in differing(link, vars(found))} == settings
+    found = {"queue_bytes": queue_bytes, "ecn_threshold_bytes": ecn_threshold_bytes}
+    assert {name: value for name, _, value in differing(link, found)} == settings
 
 
 def test_an_interface_that_nothing_shapes_is_told(shaped):
@@ -186,7 +177,7 @@ def test_an_interface_that_nothing_shapes_is_told(shaped):
 @pytest.fixture
 def settings(elsewhere, shaped) -> SettingsReader:
     """Of a link between `a` and `b`, both shaped, that was read before the training."""
-    shape_all([Output(interface=each, pid=elsewhere, shape=SHAPES[1]) for each in ("a", "b")])
+    shape_all([(name, elsewhere, SHAPES[1]) for name in ("a", "b")])
     first, second = (
         Port(node=each, interface=each, number=1, pid=elsewhere) for each in ("a", "b")
     )

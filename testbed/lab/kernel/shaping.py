@@ -54,13 +54,8 @@ class LinkShape:
         return max(2 * ETHERNET_FRAME_BYTES, int(self.rate_bps * BURST_TIME_S / 8))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Output:
-    """An interface and the shape of its output; `pid` names its namespace, None is ours."""
-
-    interface: str
-    pid: int | None
-    shape: LinkShape
+# An interface, a process in its namespace (None: ours), and the shape of what leaves it.
+Output = tuple[str, int | None, LinkShape]
 
 
 def inside(pid: int | None) -> list[str]:
@@ -71,28 +66,28 @@ def inside(pid: int | None) -> list[str]:
 def shape(interface: str, link: LinkShape, *, pid: int | None = None) -> None:
     """Shape the output of `interface`; `pid` names the namespace that it lives in."""
     with Rtnetlink(pid) as kernel:
-        _shape(kernel, Output(interface=interface, pid=pid, shape=link))
+        _shape(kernel, interface, link, pid)
 
 
 def shape_all(outputs: Iterable[Output]) -> None:
     """Shape many interfaces, whose queues then hold single packets: about 0.1 ms for each."""
-    by_namespace: dict[int | None, list[Output]] = {}
-    for output in outputs:
-        by_namespace.setdefault(output.pid, []).append(output)
+    by_namespace: dict[int | None, list[tuple[str, LinkShape]]] = {}
+    for interface, pid, link in outputs:
+        by_namespace.setdefault(pid, []).append((interface, link))
     for pid, members in by_namespace.items():
         with Rtnetlink(pid) as kernel:
-            for output in members:
-                kernel.disable_offloads(output.interface)
-                _shape(kernel, output)
-                if (segments := kernel.most_segments(output.interface)) != 1:
+            for interface, link in members:
+                kernel.disable_offloads(interface)
+                _shape(kernel, interface, link, pid)
+                if (segments := kernel.most_segments(interface)) != 1:
                     raise CommandError(
-                        f"{output.interface} sends packets of {segments} segments, although it was "
-                        "told to send single ones: its queue would hold clumps"
+                        f"{interface} sends packets of {segments} segments, although it was told "
+                        "to send single ones: its queue would hold clumps"
                     )
 
 
-def _shape(kernel: Rtnetlink, output: Output) -> None:
-    interface, link = kernel.interface(output.interface), output.shape
+def _shape(kernel: Rtnetlink, name: str, link: LinkShape, pid: int | None) -> None:
+    interface = kernel.interface(name)
     messages = [
         rtnetlink.single_segments(interface),
         rtnetlink.htb(interface),
@@ -118,7 +113,7 @@ def _shape(kernel: Rtnetlink, output: Output) -> None:
             ) from None
         raise
     if link.ecn_threshold_bytes is not None:
-        mark(output.interface, link, pid=output.pid)
+        mark(name, link, pid=pid)
 
 
 def rate_message(interface: rtnetlink.Interface, link: LinkShape) -> rtnetlink.Message:
@@ -189,20 +184,7 @@ _MARKS_ALONE = 1 | 8  # TC_RED_ECN and TC_RED_NODROP
 _HTB = struct.Struct("=8xI8xII")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShapeInForce:
-    """The shape of an interface that the kernel reports."""
-
-    rate_bps: int
-    ceiling_bps: int
-    burst_bytes: int
-    queue_bytes: int | None
-    ecn_threshold_bytes: int | None
-    most_segments: int
-    priority_queue_bytes: int | None = 0
-
-
-def in_force(kernel: Rtnetlink, interface: str) -> ShapeInForce:
+def in_force(kernel: Rtnetlink, interface: str) -> dict[str, int | None]:
     """Read how an interface in the namespace of `kernel` is shaped."""
     index = kernel.interface(interface).number
     for _, content in netlink.dump(kernel.socket, _GET_CLASS, TCMSG.pack(0, index, 0, 0, 0)):
@@ -210,13 +192,13 @@ def in_force(kernel: Rtnetlink, interface: str) -> ShapeInForce:
             first = _queue(kernel, index, FIRST_SERVED)
             last = _queue(kernel, index, IN_CLASS if first is None else LAST_SERVED)
             queue_bytes, ecn_threshold_bytes = (None, 0) if last is None else queue_of(last)
-            return ShapeInForce(
+            return {
                 **_rate(content),
-                queue_bytes=queue_bytes,
-                ecn_threshold_bytes=ecn_threshold_bytes,
-                most_segments=kernel.most_segments(interface),
-                priority_queue_bytes=0 if first is None else queue_of(first)[0],
-            )
+                "queue_bytes": queue_bytes,
+                "ecn_threshold_bytes": ecn_threshold_bytes,
+                "most_segments": kernel.most_segments(interface),
+                "priority_queue_bytes": 0 if first is None else queue_of(first)[0],
+            }
     raise CommandError(f"{interface}: nothing limits its rate")
 
 
@@ -238,7 +220,7 @@ def changed_settings(kind: int, content: memoryview) -> tuple[int, dict[str, int
 
 
 def _rate(content: memoryview) -> dict[str, int]:
-    """Read rate, ceiling and bucket of a class, as in `ShapeInForce`."""
+    """Read rate, ceiling and bucket of a class."""
     options = netlink.values(netlink.values(content, TCMSG.size).get(_OPTIONS, memoryview(b"")))
     if _HTB_PARAMETERS not in options:
         raise CommandError("a class of a link is not HTB's")
@@ -260,7 +242,7 @@ def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
 
 
 def queue_of(content: memoryview) -> tuple[int | None, int | None]:
-    """Read limit and threshold of a queue, as in `ShapeInForce`."""
+    """Read limit and threshold of a queue; None: it has none."""
     about = netlink.values(content, TCMSG.size)
     kind = netlink.string(about[_KIND])
     if kind == "bfifo":

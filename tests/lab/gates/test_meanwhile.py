@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from testbed.lab.delay.relay_client import RelayClient
-from testbed.lab.kernel.process_sockets import sockets_of
+from testbed.lab.kernel.process_status import sockets_of
 from testbed.lab.sandbox import PRIVATE_DIRECTORY
 from tests.lab.conftest import Results
 from tests.lab.gates.harness import RunningLab, WrongLab, assert_invalid, delayed, star
