@@ -73,7 +73,7 @@ class Conversation:
         for sequence in range(count):
             self.datagram(transfer, sequence)
         self.probe(transfer, 1)
-        arrived = pack_arrivals(np.array([each for each in range(count) if each not in lost]))
+        arrived = pack_arrivals(np.array([entry for entry in range(count) if entry not in lost]))
         self.message(SERVER, ControlMessage(MessageType.BITMAP, transfer, arrived))
         for sequence in sorted(lost):
             self.datagram(transfer, sequence)

@@ -74,11 +74,11 @@ def test_every_type_of_message_has_a_name_and_an_unknown_one_is_shown_by_its_num
 def test_several_messages_in_one_segment_follow_each_other():
     stream = b"".join(ControlMessage(MessageType.PROBE, number).encode() for number in (1, 2, 3))
     packet: Packet = Control(stream + b"\x06\x01")
-    found = []
+    result = []
     while isinstance(packet, Control):
-        found.append(packet.transfer)
+        result.append(packet.transfer)
         packet = packet.payload
-    assert found == [1, 2, 3]
+    assert result == [1, 2, 3]
     assert isinstance(packet, Raw)
     assert Control.tcp_reassemble(stream[:-1], {}, {}) is None
     whole = Control.tcp_reassemble(stream, {}, {})

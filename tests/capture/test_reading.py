@@ -26,14 +26,14 @@ def test_a_transfer_is_told_pass_by_pass(rows, tmp_path, capsys):
     conversation.join()
     conversation.gather(0, lost={1, 7})
     conversation.gather(28, lost=set())
-    told = rows(conversation)
-    assert told[1:5] == [
+    output = rows(conversation)
+    assert output[1:5] == [
         "worker-1 > server HELLO, 37 bytes",
         "server > worker-1 WELCOME, 6 bytes",
         "worker-1 > server 0 10 datagrams in 9.000 ms, chunks 0 to 9",
         "worker-1 > server 0 PROBE, 5 bytes",
     ]
-    assert told[6:9] == [
+    assert output[6:9] == [
         "worker-1 > server 0 2 datagrams in 1.000 ms, chunks 1 to 7",
         "worker-1 > server 0 PROBE, 5 bytes",
         "server > worker-1 0 STOP",

@@ -38,7 +38,7 @@ def test_everything_between_start_and_stop_is_recorded_by_its_headers(tmp_path, 
     recording, packets, path = record(tmp_path, namespace=namespace)
     data = [bytes(packet[UDP].payload) for packet in packets if UDP in packet]
     # Loopback shows a packet twice: as it leaves and as it arrives.
-    numbers = {int.from_bytes(each[:4], "big") for each in data}
+    numbers = {int.from_bytes(entry[:4], "big") for entry in data}
     assert numbers == {*range(1000), int.from_bytes(b"last", "big")}
     assert any(packet.wirelen > 5000 and TCP in packet for packet in packets)
     assert max(map(len, packets)) == recording["snapshot_bytes"]

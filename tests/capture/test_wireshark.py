@@ -122,9 +122,9 @@ def _dissected(conversation: Conversation, path: Path) -> list[dict[str, Any]]:
 def _messages(packets: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The control messages of packets, each with its fields' short names."""
     for packet in packets:
-        found = packet.get("bl_control", [])
-        for each in found if isinstance(found, list) else [found]:
-            yield {name.removeprefix("bl_control."): value for name, value in each.items()}
+        result = packet.get("bl_control", [])
+        for entry in result if isinstance(result, list) else [result]:
+            yield {name.removeprefix("bl_control."): value for name, value in entry.items()}
 
 
 def test_the_script_has_the_transports_own_constants():
@@ -145,8 +145,8 @@ def test_every_control_message_is_read_field_by_field(tmp_path):
     conversation = Conversation()
     for message, _ in MESSAGES:
         conversation.message(WORKER, message)
-    found = list(_messages(_dissected(conversation, tmp_path)))
-    for (message, expected), said in zip(MESSAGES, found, strict=True):
+    result = list(_messages(_dissected(conversation, tmp_path)))
+    for (message, expected), text in zip(MESSAGES, result, strict=True):
         header = {
             "type": str(message.type.value),
             "version": str(messages.VERSION),
@@ -154,7 +154,7 @@ def test_every_control_message_is_read_field_by_field(tmp_path):
             "transfer": str(message.transfer),
             "length": str(len(message.body)),
         }
-        assert said == header | expected, message.type.name
+        assert text == header | expected, message.type.name
 
 
 @pytest.mark.long
@@ -183,7 +183,7 @@ def test_segments_datagrams_hedges_and_what_is_none_of_them_are_told_apart(tmp_p
     packets = _dissected(conversation, tmp_path)
 
     first, second, garbage, short = _messages(packets)
-    assert [(each["type"], each["transfer"]) for each in (first, second)] == [
+    assert [(entry["type"], entry["transfer"]) for entry in (first, second)] == [
         ("6", "5"),
         ("5", "6"),
     ]

@@ -64,11 +64,11 @@ def machine(
     """What this machine holds, probed once before the first lab test; None: no lab at all."""
     if capabilities.missing(found_capabilities):
         return None
-    found = steadiness.probe()
-    pytestconfig.stash[MACHINE] = found.sentence()
-    if found.rate_bps is not None:
-        SMALL["topology"]["rate_bps"] = found.rate_bps
-    return found
+    result = steadiness.probe()
+    pytestconfig.stash[MACHINE] = result.sentence()
+    if result.rate_bps is not None:
+        SMALL["topology"]["rate_bps"] = result.rate_bps
+    return result
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -99,7 +99,7 @@ def ok_or_stalled(pytestconfig: pytest.Config) -> OkOrStalled:
     def check(status: dict[str, Any]) -> None:
         if status["verdict"] == "ok":
             return
-        stopping = {each["key"] for each in status["gates"] if each["outcome"] in STOPPING}
+        stopping = {gate["key"] for gate in status["gates"] if gate["outcome"] in STOPPING}
         assert status["verdict"] == "invalid" and stopping <= TIMING, status["reason"]
         stalled = stood_still(pytestconfig, began_s)
         assert stalled, status["reason"]
@@ -132,9 +132,9 @@ def host_state() -> dict[str, Any]:
             continue
     # A sandbox in use is its command's child; somebody else's lab may well run beside this test.
     left_alone = sorted(
-        each.info["pid"]
-        for each in psutil.process_iter(["name", "ppid", "pid"])
-        if each.info["name"] == "unshare" and each.info["ppid"] == 1 and is_alive(each)
+        process.info["pid"]
+        for process in psutil.process_iter(["name", "ppid", "pid"])
+        if process.info["name"] == "unshare" and process.info["ppid"] == 1 and is_alive(process)
     )
     return {
         "links": sorted(load["ifname"] for load in json.loads(printed("ip", "-j", "link"))),
@@ -165,21 +165,21 @@ class Results:
         self.folder = folder
 
     def run(self, arm: str = "dblp") -> Path:
-        found = [path for path in self.folder.glob(f"*/{arm}-s*") if path.suffix == ""]
-        assert len(found) == 1, (self.output, list(self.folder.rglob("*")))
-        return found[0]
+        result = [path for path in self.folder.glob(f"*/{arm}-s*") if path.suffix == ""]
+        assert len(result) == 1, (self.output, list(self.folder.rglob("*")))
+        return result[0]
 
     def verdict(self, arm: str = "dblp") -> dict[str, Any]:
         return dict(json.loads((self.run(arm) / "status.json").read_text()))
 
     def assert_trained(self) -> None:
         """Every run trained to its end, and nothing was wrong but perhaps the machine's timing."""
-        found = [path for path in self.folder.glob("*/*/status.json") if not path.parent.suffix]
-        assert found, self.output
-        for status in map(json.loads, (path.read_text() for path in found)):
+        result = [path for path in self.folder.glob("*/*/status.json") if not path.parent.suffix]
+        assert result, self.output
+        for status in map(json.loads, (path.read_text() for path in result)):
             assert status["verdict"] in ("ok", "invalid"), status
-            stopping = [each for each in status["gates"] if each["outcome"] in STOPPING]
-            assert {each["key"] for each in stopping} <= TIMING, status
+            stopping = [gate for gate in status["gates"] if gate["outcome"] in STOPPING]
+            assert {entry["key"] for entry in stopping} <= TIMING, status
         assert self.status in (0, 1), self.output
 
     def events(self, name: str, arm: str = "dblp") -> list[dict[str, Any]]:
@@ -197,11 +197,11 @@ def start(
     """Start a module on a document with changes; FILE and OUT stand for the file and results."""
     path = folder.with_suffix(".yaml")
     path.write_text(yaml.safe_dump({**document, **changes}))
-    given = {"FILE": str(path), "OUT": str(folder)}
+    value = {"FILE": str(path), "OUT": str(folder)}
     place = folder.with_suffix(".altered")
     environment = altered.environment(place, altered_by) if altered_by else None
     return subprocess.Popen(
-        [sys.executable, "-m", *(given.get(word, word) for word in words)],
+        [sys.executable, "-m", *(value.get(word, word) for word in words)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -298,15 +298,15 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
 
 def find_process(command: subprocess.Popen[str], *words: str) -> list[psutil.Process]:
     """The command's descendants whose command line contains all words, oldest first."""
-    found = []
+    result = []
     for process in psutil.Process(command.pid).children(recursive=True):
         try:
             line = process.cmdline()
         except psutil.Error:
             continue
         if all(any(word in part for part in line) for word in words):
-            found.append(process)
-    return sorted(found, key=lambda each: (each.create_time(), each.pid))
+            result.append(process)
+    return sorted(result, key=lambda each: (each.create_time(), each.pid))
 
 
 def training_has_begun(folder: Path) -> bool:

@@ -189,12 +189,12 @@ class Flow:
 
     def received(self, *, quiet_s: float = 0.1) -> list[int]:
         """Numbers of the packets that arrived since the last call, in order of arrival."""
-        found = []
+        result = []
         while select.select([self._in], [], [], quiet_s)[0]:
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    found.append(int.from_bytes(self._in.recv(2048)[:8], "big"))
-        return found
+                    result.append(int.from_bytes(self._in.recv(2048)[:8], "big"))
+        return result
 
 
 @contextlib.contextmanager
@@ -226,7 +226,7 @@ def sandboxed(module: str, **request: Any) -> Iterator[tuple[dict[str, Any], int
 def _outer_pids(first_pid: int) -> dict[int, int]:
     """Process ids outside by those inside, of all processes of a sandbox."""
     space = Path(f"/proc/{first_pid}/ns/pid").readlink()
-    found = {}
+    result = {}
     holders = Path(f"/proc/{first_pid}/task").iterdir()
     for entry in [*Path("/proc").glob("[0-9]*"), *holders]:
         try:
@@ -236,8 +236,8 @@ def _outer_pids(first_pid: int) -> dict[int, int]:
         except OSError:
             continue
         (line,) = (each for each in status.splitlines() if each.startswith("NSpid:"))
-        found[int(line.split()[-1])] = int(entry.name)
-    return found
+        result[int(line.split()[-1])] = int(entry.name)
+    return result
 
 
 def in_sandbox(request: dict[str, Any], messages: Messages) -> None:

@@ -59,9 +59,9 @@ def ping(
     """The round trips that were answered, in seconds; two more go ahead for the switch to learn."""
     unchecked = [*inside(here.pid), "sh", "-c", '"$@" || true', "-", "ping", "-W", "1"]
     run([*unchecked, "-c", "2", "-i", "0.2", there.address])
-    wanted = ["-c", str(count), "-i", str(interval_s), "-s", str(size)]
-    printed = run([*unchecked, *wanted, there.address])
-    return [float(each) / 1e3 for each in re.findall(r"time=([0-9.]+) ms", printed)]
+    expected = ["-c", str(count), "-i", str(interval_s), "-s", str(size)]
+    printed = run([*unchecked, *expected, there.address])
+    return [float(text) / 1e3 for text in re.findall(r"time=([0-9.]+) ms", printed)]
 
 
 def record_without_frames_in_flight(built: Network) -> dict[str, Any]:
@@ -92,7 +92,9 @@ def star() -> dict[str, Any]:
     }
     delays["record"] = record_without_frames_in_flight(built)
     ping(hosts["near"], hosts["lossy"], count=1)
-    before = [each["lost"] for each in relay_client.document(built.info.as_json())["directions"]]
+    before = [
+        direction["lost"] for direction in relay_client.document(built.info.as_json())["directions"]
+    ]
     link_control.LinkControl(built.info.as_json()).change("s1", "lossy", {"loss": 0.2})
     answered = ping(hosts["near"], hosts["lossy"], count=1000, interval_s=0.002, size=56)
     counters = record_without_frames_in_flight(built)["directions"]
@@ -176,7 +178,7 @@ def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
                 return
             arrivals.append((time.monotonic(), int.from_bytes(data[:4], "big")))
 
-    threads = [threading.Thread(target=each) for each in (collect, blast)]
+    threads = [threading.Thread(target=entry) for entry in (collect, blast)]
     for thread in threads:
         thread.start()
     steps = []
@@ -232,10 +234,10 @@ def marks() -> dict[str, Any]:
     listener.bind((far.address, 5000))
     listener.listen()
     source = socket_in(near.pid, socket.AF_INET, socket.SOCK_STREAM)
-    for each in (listener, source):
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    for entry in (listener, source):
+        entry.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         with contextlib.suppress(FileNotFoundError):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"dctcp")
+            entry.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"dctcp")
     source.connect(listener.getsockname())
     sink, _ = listener.accept()
 
@@ -292,7 +294,7 @@ def classes() -> dict[str, Any]:
 
 
 TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
-    **{each.__name__: each for each in (star, changes, marks, classes)},
+    **{entry.__name__: entry for entry in (star, changes, marks, classes)},
     "woken": functools.partial(changes, delay_s=0.0, frame_bytes=500),
     **{name: functools.partial(chosen, name) for name in ("netem", "relay")},
 }

@@ -69,19 +69,19 @@ def main() -> None:
     out = Path(sys.argv[1])
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    told: dict[str, Any] = {"named": exchanged(rank, world)}
+    output: dict[str, Any] = {"named": exchanged(rank, world)}
     del os.environ["GLOO_SOCKET_IFNAME"]
-    told["found"] = exchanged(rank, world)
-    told["no interface"] = refused(interface="eth9" if rank == 1 else "eth0")
+    output["found"] = exchanged(rank, world)
+    output["no interface"] = refused(interface="eth9" if rank == 1 else "eth0")
     with socket.socket() as taken:
         taken.bind(("", 47001))
         taken.listen()
-        told["port"] = refused(port=47000 if rank == 1 else 48000)
+        output["port"] = refused(port=47000 if rank == 1 else 48000)
         dist.barrier()
     if rank == world - 1:
-        (out / f"{rank}.json").write_text(json.dumps(told))
-    told["cut off"] = cut_off(rank, world)
-    (out / f"{rank}.json").write_text(json.dumps(told))
+        (out / f"{rank}.json").write_text(json.dumps(output))
+    output["cut off"] = cut_off(rank, world)
+    (out / f"{rank}.json").write_text(json.dumps(output))
     os._exit(0)  # the process group has lost a rank
 
 

@@ -53,7 +53,7 @@ def main() -> int:
         # It would look for the endpoint's address behind the host's name, which all have alike.
         launcher += [f"--rdzv-conf=is_host={int(number == 0)}"]
         agents.append(subprocess.Popen([*inside(pid), *launcher, *script], env=environment))
-    return next((each for each in [agent.wait() for agent in agents] if each), 0)
+    return next((entry for entry in [agent.wait() for agent in agents] if entry), 0)
 
 
 if __name__ == "__main__":

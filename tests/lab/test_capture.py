@@ -59,6 +59,6 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(command, tmp_path
         }
         assert stops >= set(sent)
     reading.show(folder / "worker-1.pcap", transfer=4)
-    told = capsys.readouterr().out
-    assert told.startswith("transfer 4: round 2, gather")
-    assert "PROBE" in told and told.count("datagrams in") > 1  # what was lost, again
+    report = capsys.readouterr().out
+    assert report.startswith("transfer 4: round 2, gather")
+    assert "PROBE" in report and report.count("datagrams in") > 1  # what was lost, again

@@ -37,26 +37,26 @@ def test_every_capability_says_what_for_and_how_and_fits_80_columns(path_without
     """Here without a program that runs can do without, which is no failure."""
     done = finished("check", "--json", env=os.environ | {"PATH": path_without("iperf3")})
     assert done.returncode == 0, done
-    found = json.loads(done.stdout)
-    assert found["iperf3"]["available"] is False
-    assert found["iperf3"]["reason"] == "iperf3: not installed"
-    assert found["iperf3"]["how"] == "apt-get install iperf3"
-    assert {"sandbox", "hosts", "switch", "netem", "ryu", "iperf3", "tcp-bbr"} <= set(found)
-    for each in found.values():
-        assert set(each) == {"available", "reason", "enables", "how"}
-        assert each["enables"]
-        assert each["how"]
-        assert each["available"] or each["reason"]
+    result = json.loads(done.stdout)
+    assert result["iperf3"]["available"] is False
+    assert result["iperf3"]["reason"] == "iperf3: not installed"
+    assert result["iperf3"]["how"] == "apt-get install iperf3"
+    assert {"sandbox", "hosts", "switch", "netem", "ryu", "iperf3", "tcp-bbr"} <= set(result)
+    for entry in result.values():
+        assert set(entry) == {"available", "reason", "enables", "how"}
+        assert entry["enables"]
+        assert entry["how"]
+        assert entry["available"] or entry["reason"]
     # A terminal; pipes cut nothing.
     table = io.StringIO()
-    known = {name: capabilities.Capability(**each) for name, each in found.items()}
-    capabilities.show(known, Console(file=table, width=80))
+    existing = {name: capabilities.Capability(**entry) for name, entry in result.items()}
+    capabilities.show(existing, Console(file=table, width=80))
     lines = table.getvalue().splitlines()
     assert "./lab run quick can work here." in lines
     assert max(map(len, lines)) <= 80
-    for name, each in found.items():
+    for name, entry in result.items():
         [row] = [line for line in lines if line.startswith(f"{name} ")]
-        assert row.split()[1] == ("yes" if each["available"] else "no")
+        assert row.split()[1] == ("yes" if entry["available"] else "no")
 
 
 def test_without_the_switch_nothing_runs_and_it_says_how_to_get_it(path_without):

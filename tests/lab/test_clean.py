@@ -46,7 +46,9 @@ def test_a_stopped_lab_of_a_killed_command_is_ended_and_a_live_one_is_not(tmp_pa
         wait_for(lambda: training_has_begun(out))
         inside = psutil.Process(command.pid).children(recursive=True)
         assert len(inside) > 5
-        assert not {each.pid for each in leftovers.find()} & {each.pid for each in inside}
+        assert not {process.pid for process in leftovers.find()} & {
+            process.pid for process in inside
+        }
         supervisor = find_process(command, "testbed.run.supervisor")[-1]
         os.kill(supervisor.pid, signal.SIGSTOP)
     finally:
@@ -60,5 +62,5 @@ def test_a_stopped_lab_of_a_killed_command_is_ended_and_a_live_one_is_not(tmp_pa
     assert f"{supervisor.pid}  " in done.stdout
     assert "ovs-vswitchd" in done.stdout
     assert str(partial) in done.stdout
-    assert not [each for each in inside if is_alive(each)]
+    assert not [process for process in inside if is_alive(process)]
     assert not partial.exists()

@@ -54,14 +54,14 @@ print(json.dumps(dict(
 
 
 def test_a_switch_s_queue_is_felt_by_no_sender_and_overflows():
-    found = printed(SCENE)
-    assert found["bound"] < 100, "the kernel frees senders by itself: is this still needed?"
-    assert found["waiting"] > 0.8 * found["bound"], found  # in the queue two links away
-    assert found["free"] == 400
-    total = found["bound"] + found["free"]
-    assert found["refused"] > total - 150, found
-    assert found["sent"] + found["backlog"] + found["refused"] == total
-    assert found["send_drops"] == 0  # no packet is counted twice
+    result = printed(SCENE)
+    assert result["bound"] < 100, "the kernel frees senders by itself: is this still needed?"
+    assert result["waiting"] > 0.8 * result["bound"], result  # in the queue two links away
+    assert result["free"] == 400
+    total = result["bound"] + result["free"]
+    assert result["refused"] > total - 150, result
+    assert result["sent"] + result["backlog"] + result["refused"] == total
+    assert result["send_drops"] == 0  # no packet is counted twice
 
 
 def test_a_run_that_asks_for_the_kernel_s_gets_it_or_is_unsupported(run_small, found_capabilities):
@@ -76,7 +76,7 @@ def test_a_run_that_asks_for_the_kernel_s_gets_it_or_is_unsupported(run_small, f
     assert manifest["switch_sockets"]["send_bytes"] is None
     proof = json.loads((results.run() / "conservation.json").read_text())
     assert proof["lost_upcalls"] == 0
-    assert {each["unexplained"] for each in proof["links"] + proof["switches"]} == {0}
+    assert {link["unexplained"] for link in proof["links"] + proof["switches"]} == {0}
 
 
 @pytest.mark.long
@@ -96,5 +96,5 @@ def test_losses_bursts_and_meters_are_accounted_for_in_the_kernel_s(run_small, f
     )
     results.assert_trained()
     ended = [event for event in results.events("impairments") if event["action"] == "end"]
-    assert {each["kind"] for each in ended} == {"loss", "burst", "police", "blackout"}
-    assert all(each["met"] for each in ended if each["kind"] != "blackout"), ended
+    assert {end["kind"] for end in ended} == {"loss", "burst", "police", "blackout"}
+    assert all(end["met"] for end in ended if end["kind"] != "blackout"), ended

@@ -20,26 +20,26 @@ def test_three_machines_find_each_other_and_name_what_is_wrong(tmp_path):
     argv += ["-m", "tests.lab.machine_rank", str(tmp_path)]
     scene = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        told = ranks_told(scene, tmp_path)
+        report = ranks_told(scene, tmp_path)
     finally:
         scene.kill()
         output = scene.communicate()[0]
-    assert told is not None, output
-    for each in told:
+    assert report is not None, output
+    for rank in report:
         for kind in ("named", "found"):
-            assert each[kind] == {
+            assert rank[kind] == {
                 "right": True,
                 "carried_by": "transport",
                 "addresses": ["10.9.0.1", "10.9.0.2", "10.9.0.3"],
                 "keys": True,
                 "chunk_bytes": 1440,
             }
-        assert each["no interface"] == "InputError: rank 1: interface is 'eth9'; valid: eth0, lo"
+        assert rank["no interface"] == "InputError: rank 1: interface is 'eth9'; valid: eth0, lo"
         taken = "port 47001 of 10.9.0.2 is taken; valid: a free one"
-        assert each["port"] == f"InputError: rank 1: {taken}"
+        assert rank["port"] == f"InputError: rank 1: {taken}"
     # The rank that is cut off cannot hear of it from the store.
-    for each in told[:2]:
-        text, took_s = each["cut off"]
+    for rank in report[:2]:
+        text, took_s = rank["cut off"]
         assert text.startswith("PeerLost: lost rank 2: silent for ")
         assert took_s < 12
 

@@ -123,10 +123,10 @@ def _only_too_busy(new: Iterable[Path], stalled: str) -> bool:
     """Whether this step's runs are ok, or invalid because the machine had too little time."""
     bad = [each for path in new if (each := json.loads(path.read_text()))["verdict"] != "ok"]
     failed = [
-        {gate["key"] for gate in each["gates"] if gate["outcome"] == "failed"} for each in bad
+        {gate["key"] for gate in status["gates"] if gate["outcome"] == "failed"} for status in bad
     ]
     return (
-        {each["verdict"] for each in bad} == {"invalid"}
+        {status["verdict"] for status in bad} == {"invalid"}
         and all(keys <= TIMING for keys in failed)
         and (bool(stalled) or any(keys & OF_THE_MACHINE for keys in failed))
     )

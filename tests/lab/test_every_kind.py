@@ -114,41 +114,41 @@ def assert_accounted_for(results: Results, planned: list[Entry], check: OkOrStal
     """The run is ok; all met something; who drops did; and all ledgers are closed."""
     check(results.verdict())
     ended = [event for event in results.events("impairments") if event["action"] == "end"]
-    assert {each["kind"] for each in ended} == {each["kind"] for each in planned}
-    for each in ended:
-        assert each["met"] or each["kind"] in ("link-down", "crash"), each
-        assert each["kind"] not in DROPPING or 0 < each["dropped"] <= each["met"], each
-    books: Mapping[str, Any] = json.loads((results.run() / "conservation.json").read_text())
-    assert {each["unexplained"] for each in books["links"] + books["switches"]} == {0}
-    assert {each["interface_drops"] for each in books["links"] if not each["went_down"]} <= {0}
-    injected = sum(each["injected"] for each in books["links"])
-    assert injected == sum(each["dropped"] for each in ended if each["kind"] == "loss")
-    bursts = [each for each in ended if each["kind"] == "burst"]
-    frames = sum(each["packet_outs"] for each in books["switches"])
+    assert {end["kind"] for end in ended} == {entry["kind"] for entry in planned}
+    for end in ended:
+        assert end["met"] or end["kind"] in ("link-down", "crash"), end
+        assert end["kind"] not in DROPPING or 0 < end["dropped"] <= end["met"], end
+    ledgers: Mapping[str, Any] = json.loads((results.run() / "conservation.json").read_text())
+    assert {link["unexplained"] for link in ledgers["links"] + ledgers["switches"]} == {0}
+    assert {link["interface_drops"] for link in ledgers["links"] if not link["went_down"]} <= {0}
+    injected = sum(link["injected"] for link in ledgers["links"])
+    assert injected == sum(end["dropped"] for end in ended if end["kind"] == "loss")
+    bursts = [end for end in ended if end["kind"] == "burst"]
+    frames = sum(switch["packet_outs"] for switch in ledgers["switches"])
     assert frames == sum(burst["frames_sent"] for burst in bursts)
     # A switch has no rule for those that came to it, and always one for what else comes.
     came = sum(
         burst["frames_sent"] - burst["dropped"] for burst in bursts if "->" in burst["target"]
     )
-    if "link-down" not in {each["kind"] for each in planned}:
-        assert came == sum(each["table_misses"] for each in books["switches"])
+    if "link-down" not in {entry["kind"] for entry in planned}:
+        assert came == sum(switch["table_misses"] for switch in ledgers["switches"])
 
 
 # The filters of hosts are also those of test_run.py and test_impairments.py.
 @pytest.mark.parametrize(
     "place",
     [
-        pytest.param(each, marks=[pytest.mark.long] if each.startswith("to ") else [])
-        for each in NEXT
+        pytest.param(entry, marks=[pytest.mark.long] if entry.startswith("to ") else [])
+        for entry in NEXT
     ],
 )
 def test_every_kind_at_a_place_is_accounted_for(run_small, ok_or_stalled, held_rate_bps, place):
     topology: Entry = {**TOPOLOGY, "rate_bps": held_rate_bps}
-    found = [*entries(place, held_rate_bps), *of_middle(NEXT[place], held_rate_bps)]
-    planned = in_turn(*found)
+    result = [*entries(place, held_rate_bps), *of_middle(NEXT[place], held_rate_bps)]
+    planned = in_turn(*result)
     if place == "between switches":
         topology |= SHOWN["topology"]
-        planned = [*SHOWN["impairments"], *in_turn(*found, first=AFTER_SHOWN)]
+        planned = [*SHOWN["impairments"], *in_turn(*result, first=AFTER_SHOWN)]
     rounds = max(planned[-1]["rounds"]) + 4
     results = run_small(topology=topology, impairments=planned, rounds=rounds)
     assert_accounted_for(results, planned, ok_or_stalled)
@@ -167,23 +167,23 @@ VARIANTS: dict[str, Entry] = {
 def test_every_kind_at_every_place(run_small, ok_or_stalled, held_rate_bps, place, variant):
     changes = dict(VARIANTS[variant])
     topology = {**TOPOLOGY, "rate_bps": held_rate_bps, **changes.pop("topology", {})}
-    found = [*entries(place, held_rate_bps), *of_middle(place, held_rate_bps)]
+    result = [*entries(place, held_rate_bps), *of_middle(place, held_rate_bps)]
     if variant == "tcp":
-        found = [each for each in found if each["kind"] != "sender-drop"]
+        result = [entry for entry in result if entry["kind"] != "sender-drop"]
     elif variant == "relay":
-        found += [{"kind": "delay", "name": "none", "delay_s": 0.0, **PLACES[place][0]}]
+        result += [{"kind": "delay", "name": "none", "delay_s": 0.0, **PLACES[place][0]}]
     elif variant == "down":
         at = PLACES[place][0]
-        found = [each for each in found if each["kind"] == "loss"]
-        found += [{"kind": "link-down", "duration_s": 0.05, **at}]
-        found += [{"kind": "crash", "host": "worker-2", "leg": at["leg"]}]
-    planned = in_turn(*found)
+        result = [entry for entry in result if entry["kind"] == "loss"]
+        result += [{"kind": "link-down", "duration_s": 0.05, **at}]
+        result += [{"kind": "crash", "host": "worker-2", "leg": at["leg"]}]
+    planned = in_turn(*result)
     rounds = max(planned[-1]["rounds"]) + 4
     results = run_small(topology=topology, impairments=planned, rounds=rounds, **changes)
     assert_accounted_for(results, planned, ok_or_stalled)
 
 
 def test_no_kind_is_left_out():
-    found = {entry["kind"] for place in NEXT for entry in entries(place, 10**8)}
-    found |= {each["kind"] for place in NEXT for each in of_middle(place, 10**8)}
-    assert found | {"link-down", "crash"} == set(KINDS)
+    result = {entry["kind"] for place in NEXT for entry in entries(place, 10**8)}
+    result |= {each["kind"] for place in NEXT for each in of_middle(place, 10**8)}
+    assert result | {"link-down", "crash"} == set(KINDS)

@@ -197,12 +197,12 @@ def ports_given(pid: int, address: str, kind: socket.SocketKind, count: int) -> 
     """Ports that the kernel gives to sockets which are all open at once."""
     opened = [socket_in(pid, socket.AF_INET, kind) for _ in range(count)]
     try:
-        for each in opened:
-            each.bind((address, 0))
-        return {each.getsockname()[1] for each in opened}
+        for opened_file in opened:
+            opened_file.bind((address, 0))
+        return {opened_file.getsockname()[1] for opened_file in opened}
     finally:
-        for each in opened:
-            each.close()
+        for opened_file in opened:
+            opened_file.close()
 
 
 def test_no_host_gives_a_data_port_to_a_socket_that_asked_for_none(lab: LabUnderTest):
@@ -255,9 +255,9 @@ def test_a_straggler_computes_longer_and_what_a_sender_leaves_out_it_alone_count
     assert quarter_s("worker-2", slow_rounds) / quarter_s("worker-2", calm) < 2
     ends = [event for event in results.events("impairments") if event["action"] == "end"]
     slow = [end for end in ends if end["kind"] == "straggler"]
-    for each in slow:
-        assert each["details"]["stopped_share"] == pytest.approx(1 - 1 / factor, abs=0.1)
-    assert {each["name"] for each in slow} == {"straggler-worker-1", "last"}
+    for entry in slow:
+        assert entry["details"]["stopped_share"] == pytest.approx(1 - 1 / factor, abs=0.1)
+    assert {entry["name"] for entry in slow} == {"straggler-worker-1", "last"}
 
     left_out = {
         host: {
@@ -271,9 +271,9 @@ def test_a_straggler_computes_longer_and_what_a_sender_leaves_out_it_alone_count
     hit = {number: count for number, count in left_out["worker-1"].items() if count}
     assert set(hit) == {15, 17}
     dropped = [end for end in ends if end["kind"] == "sender-drop"]
-    assert {each["round"]: each["dropped"] for each in dropped} == hit
-    assert all(0.4 < each["dropped"] / each["met"] < 0.95 for each in dropped)
-    gates = {each["name"]: each["outcome"] for each in verdict["gates"]}
+    assert {entry["round"]: entry["dropped"] for entry in dropped} == hit
+    assert all(0.4 < entry["dropped"] / entry["met"] < 0.95 for entry in dropped)
+    gates = {gate["name"]: gate["outcome"] for gate in verdict["gates"]}
     assert gates["difference between realised and configured loss"] == "passed"
 
 

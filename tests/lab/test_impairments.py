@@ -140,7 +140,7 @@ def test_exactly_the_packets_of_a_mask_are_missing_and_are_recorded(lab, number,
             sent = flow.send(400)
             arrived = set(flow.received())
             lab.end(number + occurrence)
-            assert [each - sent[0] for each in sent if each not in arrived] == planned
+            assert [entry - sent[0] for entry in sent if entry not in arrived] == planned
             record = lab.ended(name)
             assert (record["met"], record["dropped"]) == (400, len(planned))
             assert record["details"]["planned"] == len(planned)
@@ -277,7 +277,7 @@ def test_packets_wait_as_a_delay_says_in_its_direction_and_only_then(lab):
         with lab.flow(sender, receiver) as flow:
             sent, arrived = flow.timed(0.6, payload_bytes=200, rate_bps=160e3)
         assert list(arrived) == list(sent)  # all, in order
-        return [arrived[each] - sent[each] for each in sent]
+        return [arrived[entry] - sent[entry] for entry in sent]
 
     ways = (("worker-1", "worker-3"), ("worker-3", "worker-1"))
     lab.begin(19)
@@ -302,13 +302,13 @@ def test_a_trace_changes_rate_delay_and_loss_as_probes_see_it(lab):
         assert flow.received() == sent_then
     began_s = begun["acknowledged_s"]
     at_first = [each for each, at_s in sent.items() if at_s < began_s + 0.7]
-    waited_s = statistics.median(arrived[each] - sent[each] for each in at_first)
+    waited_s = statistics.median(arrived[entry] - sent[entry] for entry in at_first)
     assert waited_s == pytest.approx(0.0055, abs=0.002)
     # At half the rate that is offered, a queue grows.
     slow = [at_s for at_s in arrived.values() if began_s + 0.95 < at_s < began_s + 1.55]
     assert len(slow) * 1250 * 8 / 0.6 == pytest.approx(4e6, rel=0.1)
     just_then = [each for each, at_s in sent.items() if 0.81 < at_s - began_s < 0.83]
-    assert min(arrived[each] - sent[each] for each in just_then) > 0.04
+    assert min(arrived[entry] - sent[entry] for entry in just_then) > 0.04
     # Once the queue is empty, nothing arrives.
     assert not [each for each, at_s in sent.items() if at_s > began_s + 1.85 and each in arrived]
     assert record["details"]["changes"] == 3

@@ -58,10 +58,10 @@ before = netem.report([middle])["directions"]
 send(2 * middle.slots)
 print(json.dumps(["", middle.slots, before, netem.report([middle])["directions"]]))
 """
-    reason, slots, *found = printed(SCENE + script)
+    reason, slots, *result = printed(SCENE + script)
     if reason:
         pytest.skip(f"this kernel delays no frames by itself: {reason}")
-    first, later = (each[0] for each in found)
+    first, later = (entry[0] for entry in result)
     assert first["frames_in"] == slots
     assert first["dropped"] == 0
     assert abs(first["lost"] - slots / 4) < 6 * (slots * 3 / 16) ** 0.5

@@ -92,9 +92,9 @@ send()
 found["after"] = filtered.take()
 print(json.dumps(found))
 """
-    found = printed(SCENE + script, how)
-    hit = {case for case, counts in found.items() if counts == [1, 1]}
-    assert all(counts == [0, 0] for case, counts in found.items() if case not in hit)
+    result = printed(SCENE + script, how)
+    hit = {case for case, counts in result.items() if counts == [1, 1]}
+    assert all(counts == [0, 0] for case, counts in result.items() if case not in hit)
     data = {"to the first port", "to the last port", "from a data port", "by TCP"}
     other = {"to the port before", "to the port behind", "of another protocol", "short"}
     assert hit == {f"data: {case}" for case in data} | {f"all: {case}" for case in data | other}
@@ -206,8 +206,8 @@ except CommandError as error:
 send(100)
 print(json.dumps([said, filtered.take()]))
 """
-    said, counts = printed(SCENE + script, "XDP")
-    assert "far: another impairment" in said
+    text, counts = printed(SCENE + script, "XDP")
+    assert "far: another impairment" in text
     assert counts == [100, 100]
 
 
@@ -256,11 +256,11 @@ for table in (mask, short, share(0.2, "one"), share(0.2, "two")):
         found.append([hit, table.losses(occurrence, packets).tolist(), *filtered.take()])
 print(json.dumps([packets, found]))
 """
-    packets, found = printed(SCENE + script, how)
-    for lost, planned, met, dropped in found:
+    packets, result = printed(SCENE + script, how)
+    for lost, planned, met, dropped in result:
         assert lost == planned
         assert (met, dropped) == (packets, len(planned))
-    assert found[0][0] == [0, 1, 5, *range(31, 40)]
-    assert found[1][0] == [7]
-    assert found[2][0] == []
-    assert found[6][0] != found[9][0]
+    assert result[0][0] == [0, 1, 5, *range(31, 40)]
+    assert result[1][0] == [7]
+    assert result[2][0] == []
+    assert result[6][0] != result[9][0]

@@ -93,4 +93,4 @@ def test_a_lab_from_python_under_sudo_leaves_the_callers_files(reachable, monkey
         made = lab.directory / "by-a-program"
         lab.hosts["worker-1"].run(["touch", str(made)], check=True)
     assert (out / "by-a-program").exists()
-    assert {each.lstat().st_uid for each in (out, *out.rglob("*"))} == {NOBODY}
+    assert {entry.lstat().st_uid for entry in (out, *out.rglob("*"))} == {NOBODY}

@@ -73,8 +73,8 @@ def _few_rounds(value: Any, key: str = "") -> Any:
     if key == "rounds" and not isinstance(value, int):
         return [1]
     if isinstance(value, dict):
-        return {inner: _few_rounds(each, inner) for inner, each in value.items()}
-    return [_few_rounds(each) for each in value] if isinstance(value, list) else value
+        return {inner: _few_rounds(entry, inner) for inner, entry in value.items()}
+    return [_few_rounds(entry) for entry in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("profile", ["server", "paper"])
@@ -90,7 +90,7 @@ def test_a_replay_runs_with_the_sizes_of_a_larger_machine(name, profile, tmp_pat
         check=False,
     )
     (status,) = (tmp_path / "out").glob("*/*/status.json")
-    found = json.loads(status.read_text())
-    assert found["verdict"] in ("ok", "invalid"), found["reason"] + done.stdout + done.stderr
+    result = json.loads(status.read_text())
+    assert result["verdict"] in ("ok", "invalid"), result["reason"] + done.stdout + done.stderr
     rounds = (status.parent / "events" / "rounds.jsonl").read_text().splitlines()
     assert len(rounds) == ROUNDS, done.stdout

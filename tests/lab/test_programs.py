@@ -80,12 +80,15 @@ def test_marked_rounds_are_hit_by_a_loss_on_their_leg_and_measured(run_programs)
     stored = json.loads((folder / "workload.json").read_text())
     refused = "'end 9 gather': the gather of round 9 has not begun"
     assert stored["markers"] == {"accepted": 8, "refused": 1, "first_refused": refused}
-    assert [each["exit_status"] for each in stored["programs"]] == [0, 0]
+    assert [program["exit_status"] for program in stored["programs"]] == [0, 0]
     sampled = json.loads((folder / "samples" / "sampler.json").read_text())
-    seen = {(each["host"], each["congestion_control"]) for each in sampled["congestion_controls"]}
+    seen = {
+        (congestion_control["host"], congestion_control["congestion_control"])
+        for congestion_control in sampled["congestion_controls"]
+    }
     assert seen <= {("server", "reno"), ("worker-1", "reno")}
-    said = f"markers: 1 of 9 lines were refused, first {refused}"
-    assert said in results.verdict("mine")["reason"]
+    text = f"markers: 1 of 9 lines were refused, first {refused}"
+    assert text in results.verdict("mine")["reason"]
 
 
 JOB = Path(__file__).parents[2] / "experiments" / "programs" / "job.py"

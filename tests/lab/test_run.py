@@ -83,7 +83,7 @@ def test_order_and_filling_of_each_leg_reach_the_training(arms: Results):
     # What was not delivered is owed: the sender knows how much arrived.
     transfers = arms.events("transfers-worker-1", "ordered")
     sent = [transfer for transfer in transfers if transfer["role"] == "sender"]
-    shares = [each["chunks_received"] / each["chunk_count"] for each in sent]
+    shares = [entry["chunks_received"] / entry["chunk_count"] for entry in sent]
     assert min(shares) < 1
     assert all(0.7 <= share <= 1 for share in shares)
     assert all(event["nonfinite"] == 0 for event in arms.events("training-worker-1", "ordered"))
@@ -112,8 +112,8 @@ def hit(shared_run: Callable[..., Results]) -> Results:
 
 
 def ended(results: Results, kind: str) -> list[dict[str, Any]]:
-    found = [event for event in results.events("impairments") if event["action"] == "end"]
-    return [each for each in found if each["kind"] == kind]
+    result = [event for event in results.events("impairments") if event["action"] == "end"]
+    return [entry for entry in result if entry["kind"] == kind]
 
 
 def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(hit: Results):
@@ -133,7 +133,7 @@ def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(hit: Results
         for event in hit.events(f"transfers-{worker}")
         if event["leg"] == "gather" and event["round"] in (2, 4)
     )
-    dropped = sum(each["dropped"] for each in ended(hit, "loss"))
+    dropped = sum(end["dropped"] for end in ended(hit, "loss"))
     assert abs(dropped - 0.5 * sent) < 5 * math.sqrt(sent * 0.5 * 0.5)
     rounds = hit.events("rounds")
     assert [bool(each["impairments"]) for each in rounds] == [n in (2, 4, 6) for n in range(8)]
@@ -142,13 +142,13 @@ def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(hit: Results
 def test_no_packet_is_unaccounted_for_under_loss_and_overflow(
     hit: Results, ok_or_stalled: OkOrStalled
 ):
-    books = json.loads((hit.run() / "conservation.json").read_text())
-    assert [each["unexplained"] for each in books["links"]] == [0] * 6
-    assert [each["unexplained"] for each in books["switches"]] == [0]
+    ledgers = json.loads((hit.run() / "conservation.json").read_text())
+    assert [link["unexplained"] for link in ledgers["links"]] == [0] * 6
+    assert [switch["unexplained"] for switch in ledgers["switches"]] == [0]
     (server,) = (
-        each for each in books["links"] if (each["link"], each["from"]) == ("server--s1", "s1")
+        link for link in ledgers["links"] if (link["link"], link["from"]) == ("server--s1", "s1")
     )
-    assert server["injected"] == sum(each["dropped"] for each in ended(hit, "loss")) > 100
+    assert server["injected"] == sum(end["dropped"] for end in ended(hit, "loss")) > 100
     assert server["queue_drops"] > 0
     assert server["offered"] - server["sent"] > 100
     assert server["sent"] == server["received"] + server["injected"]
@@ -156,14 +156,14 @@ def test_no_packet_is_unaccounted_for_under_loss_and_overflow(
 
 
 def test_every_queue_was_filled_and_every_path_timed(hit: Results):
-    found = json.loads((hit.run() / "calibration.json").read_text())
-    assert len(found["queues"]) == 6
-    for each in found["queues"]:
-        assert each["refused"] > 0
-        assert 0 <= each["limit_bytes"] - each["peak_bytes"] <= each["resolution_bytes"]
-    assert len(found["links"]) == 4
-    assert all(each["probes_lost"] == 0 for each in found["links"])
-    assert found["took_s"] < 5
+    result = json.loads((hit.run() / "calibration.json").read_text())
+    assert len(result["queues"]) == 6
+    for queue in result["queues"]:
+        assert queue["refused"] > 0
+        assert 0 <= queue["limit_bytes"] - queue["peak_bytes"] <= queue["resolution_bytes"]
+    assert len(result["links"]) == 4
+    assert all(link["probes_lost"] == 0 for link in result["links"])
+    assert result["took_s"] < 5
 
 
 def test_a_burst_overflows_the_queue_and_samples_tell_of_it(hit: Results, held_rate_bps: int):

@@ -120,8 +120,8 @@ def max_of(frame: pl.DataFrame, column: str) -> float:
 
 
 def counters(statistics: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    [found] = [statistic for statistic in statistics if statistic["kind"] == kind]
-    return found
+    [result] = [statistic for statistic in statistics if statistic["kind"] == kind]
+    return result
 
 
 def test_a_burst_fills_the_queue_to_its_limit_and_drops_agree_with_tc(scene):

@@ -81,13 +81,13 @@ print(json.dumps(said))
 
 
 def test_a_program_can_change_neither_the_network_nor_what_the_controller_does(lab):
-    found = lab.hosts["worker-1"].run([sys.executable, "-c", ATTEMPTS], check=True)
-    said = json.loads(found.stdout)
-    assert "Operation not permitted" in said["into"]
-    assert "Operation not permitted" in said["down"]
-    assert said["ping"] == ""
-    assert {"controller.sock", "db.sock", "delay.sock", "s1.mgmt"} <= set(said["sockets"])
-    assert set(said["sockets"].values()) == {errno.EACCES}, said["sockets"]
+    result = lab.hosts["worker-1"].run([sys.executable, "-c", ATTEMPTS], check=True)
+    text = json.loads(result.stdout)
+    assert "Operation not permitted" in text["into"]
+    assert "Operation not permitted" in text["down"]
+    assert text["ping"] == ""
+    assert {"controller.sock", "db.sock", "delay.sock", "s1.mgmt"} <= set(text["sockets"])
+    assert set(text["sockets"].values()) == {errno.EACCES}, text["sockets"]
 
 
 def test_programs_talk_over_links_whose_rate_can_be_changed(lab):
@@ -127,7 +127,7 @@ def test_a_program_that_takes_too_long_is_killed_with_its_whole_session(lab):
     script = "(setsid sleep 1001 & sleep 1002 &) ; set -m; sleep 1003 & sleep 1004"
     with pytest.raises(subprocess.TimeoutExpired):
         lab.hosts["server"].run(["bash", "-c", script], timeout=0.5)
-    lines = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     left = {words[-1] for words in lines if words[:1] == ["sleep"]}
     assert left.isdisjoint({"1002", "1003", "1004"})
     assert "1001" in left  # a session of its own: it ends with the lab
@@ -187,8 +187,8 @@ def test_the_verdict_takes_no_change_for_a_fault_and_the_directory_is_complete(l
         # An impairment that meets nothing stops a run.
         lab.hosts["worker-1"].run(["ping", "-c", "3", "-i", "0.1", "worker-2"])
     for end in link.ends:  # what was set before, and meanwhile
-        found = link.settings(toward=end)
-        assert (found.rate_bps, found.queue_bytes) == (2_000_000, 70_000)
+        result = link.settings(toward=end)
+        assert (result.rate_bps, result.queue_bytes) == (2_000_000, 70_000)
     verdict = lab.verdict()
     assert verdict is lab.verdict()
     stopped = {gate.key for gate in verdict.gates if gate.stops}
@@ -266,7 +266,7 @@ def python(folder, *words):
     )
 
 
-@pytest.mark.parametrize("block", [each for each in _shown() if not each.file], ids=str)
+@pytest.mark.parametrize("block", [entry for entry in _shown() if not entry.file], ids=str)
 def test_what_the_page_shows_runs(block, tmp_path):
     done = python(tmp_path, "-c", block.text)
     assert done.returncode == 0, done.stderr

@@ -78,8 +78,10 @@ class Terminal:
     def wait(self) -> int:
         """The exit status, once it ends; nothing of it is left then."""
         status = self.process.wait(20)
-        wait_for(lambda: not any(is_alive(each) for each in self.inside), timeout_s=10)
-        assert not {each.pid for each in leftovers.find()} & {each.pid for each in self.inside}
+        wait_for(lambda: not any(is_alive(process) for process in self.inside), timeout_s=10)
+        assert not {process.pid for process in leftovers.find()} & {
+            process.pid for process in self.inside
+        }
         return status
 
 
@@ -98,16 +100,16 @@ def terminal(tmp_path):
         return opened[-1]
 
     yield open_one
-    for each in opened:
-        each.process.kill()
-        each.process.wait()
-        os.close(each.master)
+    for opened_file in opened:
+        opened_file.process.kill()
+        opened_file.process.wait()
+        os.close(opened_file.master)
 
 
 def number(words: str, text: str) -> int:
-    found = re.search(rf"{words} (\d+)", text)
-    assert found, text
-    return int(found[1])
+    result = re.search(rf"{words} (\d+)", text)
+    assert result, text
+    return int(result[1])
 
 
 def test_real_tcp_reaches_the_rate_and_impairments_obey(terminal, tmp_path):

@@ -37,25 +37,25 @@ class Traffic:
 
     def pairs(self, *, with_server_only: bool) -> int:
         """How many ordered pairs of hosts one datagram each went between; all should."""
-        wanted = {
+        expected = {
             (a, b)
             for a in self.sinks
             for b in self.sinks
             if a != b and (not with_server_only or "server" in (a, b))
         }
-        for a, b in sorted(wanted):
+        for a, b in sorted(expected):
             self.sinks[a].sendto(f"{a}>{b}".encode(), (self.info.hosts[b].address, _PORT))
         arrived: Counter[tuple[str, str]] = Counter()
         deadline_s = time.monotonic() + 2
-        while len(arrived) < len(wanted) and time.monotonic() < deadline_s:
+        while len(arrived) < len(expected) and time.monotonic() < deadline_s:
             for name, sink in self.sinks.items():
                 for text in received(sink):
                     a, _, b = text.partition(">")
                     assert b == name, f"{text} came to {name}"
                     arrived[a, b] += 1
-        assert set(arrived) == wanted, f"missing: {sorted(wanted - set(arrived))[:5]}"
+        assert set(arrived) == expected, f"missing: {sorted(expected - set(arrived))[:5]}"
         assert set(arrived.values()) == {1}, "some came twice"
-        return len(wanted)
+        return len(expected)
 
     def spread(self, packets: int, *, interval_s: float = 0.0) -> dict[str, Any]:
         """Flows of different source ports from worker-1 to the server, and the paths they took."""
@@ -81,7 +81,7 @@ class Traffic:
     def sent(self) -> dict[str, int]:
         """Packets that went out of leaf-2 to each spine."""
         listed = json.loads(run(["ip", "-j", "-s", "link"]))
-        packets = {each["ifname"]: each["stats64"]["tx"]["packets"] for each in listed}
+        packets = {entry["ifname"]: entry["stats64"]["tx"]["packets"] for entry in listed}
         return {
             link.second.node: packets[link.first.interface]
             for link in self.info.links
@@ -109,9 +109,9 @@ def received(sink: socket.socket) -> list[str]:
 def memory_bytes() -> int:
     """Of all processes of the sandbox, what they share divided among them."""
     return sum(
-        each.memory_full_info().pss
-        for each in psutil.process_iter()
-        if each.status() != psutil.STATUS_ZOMBIE
+        process.memory_full_info().pss
+        for process in psutil.process_iter()
+        if process.status() != psutil.STATUS_ZOMBIE
     )
 
 
@@ -189,7 +189,7 @@ def test_flows_share_the_paths_and_go_around_a_link_that_fails(tmp_path):
         # 128 flows on four paths: 32 each; a fair hash gives fewer than 14 once in 10 000 times.
         assert min(seen[phase]["links"].values()) >= 14 * 8, seen[phase]["links"]
     assert seen["down"]["links"]["spine-1"] == 0
-    assert min(seen["down"]["links"][f"spine-{each}"] for each in (2, 3, 4)) >= 14 * 8
+    assert min(seen["down"]["links"][f"spine-{entry}"] for entry in (2, 3, 4)) >= 14 * 8
     # A loop or a second copy would arrive twice; what is lost is what was on its way meanwhile.
     assert all(seen[phase]["twice"] == 0 for phase in seen if isinstance(seen[phase], dict))
     lost = sorted(set(everything) - set(seen["failing"]["arrived"]))
@@ -207,13 +207,13 @@ PAYLOADS: dict[str, Any] = {
 
 def exchanged(directory: Path) -> set[tuple[Any, ...]]:
     """Every transfer of a run with what does not depend on the time."""
-    found = set()
+    result = set()
     for log in (directory / "events").glob("transfers-*.jsonl"):
-        for each in map(json.loads, log.read_text().splitlines()):
-            once_bytes = each["bytes_sent"] - each["retransmitted_bytes"]
+        for entry in map(json.loads, log.read_text().splitlines()):
+            once_bytes = entry["bytes_sent"] - entry["retransmitted_bytes"]
             names = ("round", "leg", "role", "host", "peer", "chunk_count", "chunks_received")
-            found.add((*(each[name] for name in names), once_bytes))
-    return found
+            result.add((*(entry[name] for name in names), once_bytes))
+    return result
 
 
 def test_workers_that_share_a_process_exchange_what_others_do(run_small, tmp_path):

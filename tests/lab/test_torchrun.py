@@ -60,7 +60,7 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
     assert with_legs == ([] if leg == "round" else list(range(2, ROUNDS)))
     stored = json.loads((folder / "workload.json").read_text())
     assert stored["markers"]["refused"] == 0
-    assert [each["exit_status"] for each in stored["programs"]] == [0, 0]
+    assert [program["exit_status"] for program in stored["programs"]] == [0, 0]
     assert "epoch 0: accuracy 0." in (folder / "logs" / "server.log").read_text()
     ends = [event for event in results.events("impairments", "mine") if event["action"] == "end"]
     assert all(end["met"] > 10 and end["dropped"] > 0 for end in ends)

@@ -177,15 +177,15 @@ def test_a_delay_that_is_changed_on_purpose_is_in_no_mean_of_its_direction():
 def test_the_same_seed_decides_the_same_whatever_the_batches():
     def fates(seed: tuple[int, int], batches: int) -> tuple[list[bool], list[int]]:
         jitter, loss = generators(seed)
-        parts = [len(each) for each in np.array_split(np.zeros(1000), batches)]
-        survived = [each for count in parts for each in kept(loss, 0.1, count).tolist()]
-        waits = [each for count in parts for each in jitter_ns(jitter, MS, count).tolist()]
+        parts = [len(entry) for entry in np.array_split(np.zeros(1000), batches)]
+        survived = [entry for count in parts for entry in kept(loss, 0.1, count).tolist()]
+        waits = [entry for count in parts for entry in jitter_ns(jitter, MS, count).tolist()]
         return survived, waits
 
     assert fates((0, 0), 1) == fates((0, 0), 300) == fates((0, 0), 1000)
     different = [fates((seed, way), 1) for seed in (0, 1) for way in (0, 1)]
     for part in (0, 1):
-        assert len({tuple(each[part]) for each in different}) == 4
+        assert len({tuple(entry[part]) for entry in different}) == 4
     assert 60 < fates((0, 0), 1)[0].count(False) < 140
 
 

@@ -25,7 +25,7 @@ def host() -> int:
 
 def test_it_has_namespaces_of_its_own_and_sees_its_own_interfaces_in_sys(host):
     for kind in ("net", "mnt"):
-        own, ours = (Path(f"/proc/{each}/ns/{kind}").readlink() for each in (host, "self"))
+        own, ours = (Path(f"/proc/{entry}/ns/{kind}").readlink() for entry in (host, "self"))
         assert own != ours
     enter = ["nsenter", f"--net=/proc/{host}/ns/net", f"--mount=/proc/{host}/ns/mnt"]
     assert "lo" in run([*enter, "ls", "/sys/class/net"]).split()
@@ -39,7 +39,7 @@ def test_the_thread_that_asked_stays_where_it_is(host):
     another = namespaces.hold("another host")
     assert Path("/proc/thread-self/ns/net").readlink() == here
     assert Path(f"/proc/{another}/ns/net").readlink() != Path(f"/proc/{host}/ns/net").readlink()
-    assert {"namespaces of another host"} <= {each.name for each in threading.enumerate()}
+    assert {"namespaces of another host"} <= {entry.name for entry in threading.enumerate()}
 
 
 def test_addresses_and_neighbours_are_as_ip_sees_them(host):
@@ -57,14 +57,14 @@ def test_addresses_and_neighbours_are_as_ip_sees_them(host):
     (link,) = json.loads(run([*inside(host), "ip", "-j", "address", "show", "dev", "eth0"]))
     assert link["address"] == MAC
     assert {"UP"} <= set(link["flags"]) and "NOARP" not in link["flags"]
-    (found,) = (each for each in link["addr_info"] if each["family"] == "inet")
-    assert (found["local"], found["prefixlen"], found["broadcast"]) == (
+    (result,) = (entry for entry in link["addr_info"] if entry["family"] == "inet")
+    assert (result["local"], result["prefixlen"], result["broadcast"]) == (
         "10.0.0.7",
         8,
         "10.255.255.255",
     )
-    (known,) = json.loads(run([*inside(host), "ip", "-j", "-4", "neigh", "show", "dev", "eth0"]))
-    assert (known["dst"], known["lladdr"], known["state"]) == (
+    (existing,) = json.loads(run([*inside(host), "ip", "-j", "-4", "neigh", "show", "dev", "eth0"]))
+    assert (existing["dst"], existing["lladdr"], existing["state"]) == (
         "10.0.0.9",
         "00:00:00:00:00:09",
         ["PERMANENT"],

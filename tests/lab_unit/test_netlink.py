@@ -31,8 +31,8 @@ def test_what_is_packed_is_found_again_whatever_its_length():
     data = memoryview(netlink.pack(20, netlink.ACK, content) + netlink.pack(21, 0, b"xyz", 7))
     (first, begin, end), (second, *place) = netlink.messages(data, 0, len(data))
     assert (first, second, bytes(data[slice(*place)])) == (20, 21, b"xyz")
-    found = netlink.attributes(data, begin, end)
-    assert [(kind, bytes(data[at:to])) for kind, at, to in found] == [*enumerate(values, 1)]
+    result = netlink.attributes(data, begin, end)
+    assert [(kind, bytes(data[at:to])) for kind, at, to in result] == [*enumerate(values, 1)]
     assert bytes(data[:begin])[4:8] == struct.pack("=HH", 20, netlink.REQUEST | netlink.ACK)
 
 
@@ -110,9 +110,9 @@ def test_a_table_that_changes_while_it_is_read_is_read_again(elsewhere, monkeypa
             return data
 
         monkeypatch.setattr(netlink, "_receive", receive_and_meddle)
-        found = netlink.dump(opened, _GET_LINK, _ALL_LINKS)
+        result = netlink.dump(opened, _GET_LINK, _ALL_LINKS)
         assert opened.sequence == meddled + 1
-        assert len(found) == 1 + 2 * (64 + next(pairs))
+        assert len(result) == 1 + 2 * (64 + next(pairs))
         assert parts > 3 * 2
 
         meddled = 1_000_000
@@ -142,9 +142,9 @@ def test_a_long_dump_holds_every_connection_of_a_range_of_ports():
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
         own_ports = {client.getsockname()[1] for client in clients}
         reader = TcpReader(os.getpid())
-        found = reader.connections(port, port)
+        result = reader.connections(port, port)
         reader.close()
         for client in clients:
             client.close()
-    assert {each.port for each in found} == own_ports | {port}
-    assert len(found) == 2 * len(clients)
+    assert {entry.port for entry in result} == own_ports | {port}
+    assert len(result) == 2 * len(clients)

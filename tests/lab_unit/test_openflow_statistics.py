@@ -79,7 +79,7 @@ def test_flows_of_several_parts_are_read_exactly(tmp_path, monkeypatch):
     assert (first.packets, first.ports, first.drops) == (BIG, (1, 2), False)
     assert (second.packets, second.ports, second.drops) == (3, (), False)
     assert (third.packets, third.drops) == (4, True)
-    earliest_s, latest_s = (each + 5.5 for each in first.since_s)  # its age
+    earliest_s, latest_s = (entry + 5.5 for entry in first.since_s)  # its age
     assert before_s - 0.1 < earliest_s < latest_s < time.monotonic() + 0.1
 
 

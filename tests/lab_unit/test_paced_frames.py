@@ -19,8 +19,8 @@ from testbed.lab.paced_frames import clump_frames
     ],
 )
 def test_clumps_are_rare_and_out_of_step_with_the_queue(rate_bps, link_rate_bps, frames):
-    found = clump_frames(rate_bps=rate_bps, link_rate_bps=link_rate_bps, frame_bytes=1514)
-    assert found == frames
+    result = clump_frames(rate_bps=rate_bps, link_rate_bps=link_rate_bps, frame_bytes=1514)
+    assert result == frames
 
 
 @given(factor=st.integers(2, 100), link_rate_bps=st.integers(1_000_000, 10_000_000_000))

@@ -74,7 +74,7 @@ def python(
     cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
     """Run Python as root, under `sudo` where the environment says so."""
-    outside = {key: each for key, each in os.environ.items() if not key.startswith("SUDO_")}
+    outside = {key: entry for key, entry in os.environ.items() if not key.startswith("SUDO_")}
     return subprocess.run(
         [*before, sys.executable, *words],
         cwd=cwd,
@@ -114,14 +114,14 @@ def test_under_sudo_a_program_is_the_caller_and_has_its_hosts_network_alone():
     "before", [(), ("unshare", "--user", "--map-root-user", "--net", "--mount")]
 )
 def test_as_root_alone_a_program_stays_user_0_without_roots_powers(before):
-    found = attempts(*before)
-    assert found["user"] == [0] * 3
-    assert found["mount"] in ("Operation not permitted", "Permission denied")
+    result = attempts(*before)
+    assert result["user"] == [0] * 3
+    assert result["mount"] in ("Operation not permitted", "Permission denied")
     # In a user namespace, user 1 does not exist.
-    assert found["chown"] in ("Operation not permitted", "Invalid argument")
-    assert found["other network"] in ("Operation not permitted", "Permission denied")
-    assert found["raw socket"] == found["low port"] == found["write"] == "done"
-    assert found["program"] == ["0000000000002404", "0000000000002404", "1"]
+    assert result["chown"] in ("Operation not permitted", "Invalid argument")
+    assert result["other network"] in ("Operation not permitted", "Permission denied")
+    assert result["raw socket"] == result["low port"] == result["write"] == "done"
+    assert result["program"] == ["0000000000002404", "0000000000002404", "1"]
 
 
 OPENING = """
@@ -185,9 +185,11 @@ def test_only_roots_own_files_of_one_name_are_handed_over(reachable, under_sudo,
     def owner(path: Path) -> int:
         return path.lstat().st_uid
 
-    assert [owner(each) for each in (run, run / "logs", run / "logs/a.log")] == [NOBODY] * 3
+    assert [owner(entry) for entry in (run, run / "logs", run / "logs/a.log")] == [NOBODY] * 3
     assert owner(run / "another's") == 1
-    assert [owner(each) for each in (outside, elsewhere, elsewhere / "file", reachable)] == [0] * 4
+    assert [owner(entry) for entry in (outside, elsewhere, elsewhere / "file", reachable)] == [
+        0
+    ] * 4
 
 
 def test_a_folder_that_the_caller_did_not_make_is_not_handed_over(reachable):
@@ -202,7 +204,7 @@ def test_a_folder_that_the_caller_did_not_make_is_not_handed_over(reachable):
     for path, status in (("runs/etc", 0), ("link", 1)):
         done = python("-c", script, str(reachable / path), environment=SUDO)
         assert done.returncode == status, done.stderr
-    assert {each.lstat().st_uid for each in (etc, etc / "shadow")} == {0}
+    assert {entry.lstat().st_uid for entry in (etc, etc / "shadow")} == {0}
 
 
 # Root's part of a run under sudo, in a sandbox.
@@ -252,8 +254,8 @@ def test_under_sudo_no_folder_that_is_a_link_leads_root_out_of_a_runs_directory(
     refused = f"{run}: user {NOBODY}, who called sudo, cannot write there"
     assert sandbox.result_of("pinning", {"run": str(run)}) == {"found": refused}
     os.chown(run, NOBODY, NOBODY)
-    found = sandbox.result_of("pinning", {"run": str(run)})["found"]
-    assert found == ["logs refused"] * 4 + ["events written"] * 4
+    result = sandbox.result_of("pinning", {"run": str(run)})["found"]
+    assert result == ["logs refused"] * 4 + ["events written"] * 4
     assert [path.name for path in etc.rglob("*")] == ["run"]
     written = {path.name for path in (reachable / "before" / "run" / "events").iterdir()}
     assert written == {"a.log", "a.jsonl", "a.json", "folder"}
@@ -293,7 +295,7 @@ def test_under_sudo_a_new_file_is_the_callers_and_nothing_else_changes(reachable
     assert done.returncode == 0, done.stderr
     assert (reachable / "quick.yaml").lstat().st_uid == NOBODY
     before = [reachable, *reachable.glob("of-root/**/*"), reachable / "of-root"]
-    assert {each.lstat().st_uid for each in before} == {0}
+    assert {entry.lstat().st_uid for entry in before} == {0}
 
 
 def test_under_sudo_a_link_leads_no_further_than_the_caller_may_go(reachable):

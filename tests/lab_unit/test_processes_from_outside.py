@@ -67,9 +67,9 @@ def test_leftovers_are_found_beside_processes_whose_words_are_no_text():
         started(RENAMED, NAME.hex(), b"\xff", env=strange) as strange_pid,
         started(RENAMED, NAME.hex(), b"\xff", env=left) as left_pid,
     ):
-        found = {each.pid for each in leftovers.find()}
-    assert left_pid in found
-    assert strange_pid not in found
+        result = {process.pid for process in leftovers.find()}
+    assert left_pid in result
+    assert strange_pid not in result
 
 
 def test_sockets_of_other_kinds_leave_no_descriptor_behind():
@@ -86,10 +86,10 @@ time.sleep(60)
 """
     with started(code) as pid:
         before = open_files.now()
-        found = list(sockets_of(pid, socket.AF_INET))
-        assert [each.family for each in found] == [socket.AF_INET]
-        for each in found:
-            each.close()
+        result = list(sockets_of(pid, socket.AF_INET))
+        assert [entry.family for entry in result] == [socket.AF_INET]
+        for entry in result:
+            entry.close()
         open_files.assert_none_since(before)
 
 

@@ -76,8 +76,8 @@ RATE = {"rate_bps", "ceiling_bps", "burst_bytes"}
 )
 def test_a_shaped_interface_reads_as_it_was_shaped(elsewhere, shaped, link, changes, settings):
     shape(elsewhere, replace(link, **changes))
-    found = differing(link, in_force(shaped, "a"))
-    assert {setting for setting, *_ in found} == settings
+    result = differing(link, in_force(shaped, "a"))
+    assert {setting for setting, *_ in result} == settings
 
 
 MACS = bytes.fromhex("02000000ca1b 02000000ca1c")  # of no host
@@ -106,8 +106,8 @@ def ip(version: int, mark: int, ecn: int = 0) -> bytes:
 def test_packets_wait_in_the_queue_of_their_class(elsewhere, shaped, ethertype, packet, first):
     shape(elsewhere, replace(TWO, rate_bps=8_000))
     with entered(elsewhere):
-        for each in ("a", "b"):
-            rtnetlink.bring_up_silent(each)
+        for name in ("a", "b"):
+            rtnetlink.bring_up_silent(name)
     frame = MACS + ethertype.to_bytes(2) + packet.ljust(1_500, b"\0")
     with socket_in(elsewhere, socket.AF_PACKET, socket.SOCK_RAW) as opened, entered(elsewhere):
         opened.bind(("a", 0))
@@ -165,8 +165,8 @@ def bfifo(limit: int) -> bytes:
 )
 def test_a_queue_that_marks_otherwise_than_configured_differs(link, queue, settings):
     queue_bytes, ecn_threshold_bytes = queue_of(memoryview(queue))
-    found = {"queue_bytes": queue_bytes, "ecn_threshold_bytes": ecn_threshold_bytes}
-    assert {name: value for name, _, value in differing(link, found)} == settings
+    result = {"queue_bytes": queue_bytes, "ecn_threshold_bytes": ecn_threshold_bytes}
+    assert {name: value for name, _, value in differing(link, result)} == settings
 
 
 def test_an_interface_that_nothing_shapes_is_told(shaped):
@@ -263,5 +263,5 @@ def test_who_listens_hears_of_changes_and_not_of_who_asks_for_a_root(elsewhere, 
         # The root can be replaced, too.
         replaced = ("qdisc", "replace", "dev", "b", "root", "handle", "2:", "pfifo")
         in_namespace(elsewhere, "tc", *replaced)
-        found = [changed_settings(*change) for change in netlink.changes(opened)]
-        assert (index, {"rate_bps": None}) in found
+        result = [changed_settings(*change) for change in netlink.changes(opened)]
+        assert (index, {"rate_bps": None}) in result

@@ -167,9 +167,9 @@ def test_a_process_is_left_over_once_its_owner_is_gone():
     ) as owner:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
-        assert pid not in {each.pid for each in leftovers.find()}
+        assert pid not in {process.pid for process in leftovers.find()}
         owner.kill()
-    ours = [each for each in leftovers.find() if each.pid == pid]
+    ours = [process for process in leftovers.find() if process.pid == pid]
     assert [our.cmdline() for our in ours] == [["sleep", "60"]]
     assert leftovers.end(ours) == []
-    assert pid not in {each.pid for each in leftovers.find()}
+    assert pid not in {process.pid for process in leftovers.find()}

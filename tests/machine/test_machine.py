@@ -22,9 +22,9 @@ def moment(late_p99_s, others, stolen=0.0):
 
 def test_the_first_rate_that_arrives_is_what_a_machine_holds():
     tried = [(100_000_000, 0.8), (50_000_000, 1.0)]
-    found = Findings(moment=QUIET, trials=tried)
-    assert found.rate_bps == 50_000_000
-    assert "4 hosts hold 50 Mbit/s (there arrived 80% of 100, 100% of 50" in found.sentence()
+    result = Findings(moment=QUIET, trials=tried)
+    assert result.rate_bps == 50_000_000
+    assert "4 hosts hold 50 Mbit/s (there arrived 80% of 100, 100% of 50" in result.sentence()
     none = Findings(moment=QUIET, trials=tried[:1])
     assert none.rate_bps is None
     assert none.sentence().startswith("no rate held (there arrived 80% of 100 Mbit/s)")
@@ -35,9 +35,9 @@ def test_a_probe_goes_down_the_rates_until_one_arrives(monkeypatch):
     shares = {100_000_000: 0.8, 50_000_000: 0.99, 20_000_000: 1.0}
     monkeypatch.setattr(steadiness, "share_arrived", shares.get)
     monkeypatch.setattr(steadiness, "watch", lambda: QUIET)
-    found = steadiness.probe()
-    assert found.trials == [(100_000_000, 0.8), (50_000_000, 0.99)]
-    assert found.rate_bps == 50_000_000
+    result = steadiness.probe()
+    assert result.trials == [(100_000_000, 0.8), (50_000_000, 0.99)]
+    assert result.rate_bps == 50_000_000
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_a_run_tries_what_it_needs_alone_and_says_what_is_missing(monkeypatch: p
 def test_each_congestion_control_that_is_tried_has_words_on_what_it_enables_and_how_to_get_it():
     tried = {f"tcp-{name}" for name in capabilities.TCP_CONGESTION_CONTROLS}
     assert tried == {name for name in capabilities._ABOUT if name.startswith("tcp-")}
-    assert all(each["enables"] and each["how"] for each in capabilities._ABOUT.values())
+    assert all(entry["enables"] and entry["how"] for entry in capabilities._ABOUT.values())

@@ -43,11 +43,11 @@ def test_a_verdict_is_one_line_when_printed():
     late = Gate(name="", key="relay_late_s", value=0.0312345, limit=0.003, outcome="failed")
     unknown = Gate(name="", key="loss_error", value=None, limit=0.1, outcome="not measured")
     fine = Gate(name="", key="rate_error", value=0.01, limit=0.05, outcome="passed")
-    found = scripting_lab.Verdict(status="invalid", reasons=[], gates=[late, fine, unknown])
-    assert str(found) == (
+    result = scripting_lab.Verdict(status="invalid", reasons=[], gates=[late, fine, unknown])
+    assert str(result) == (
         "invalid: relay_late_s 0.03123 (limit 0.003), loss_error not measured (limit 0.1)"
     )
-    assert repr(found) == f"<Verdict {found}>"
+    assert repr(result) == f"<Verdict {result}>"
     assert str(scripting_lab.Verdict(status="ok", reasons=[], gates=[fine])) == "ok"
 
 
@@ -80,14 +80,14 @@ def lab_of(topology: Any = "star", impairments: Any = ()) -> dict[str, Any]:
 
 
 def test_values_may_have_units_as_in_yaml():
-    given = {"name": "star", "workers": 2, "rate_bps": "20Mbit", "delay_s": "5ms"}
+    value = {"name": "star", "workers": 2, "rate_bps": "20Mbit", "delay_s": "5ms"}
     short = {"kind": "queue", "host": "server", "queue_bytes": "30kB"}
-    found = lab_of(given, [short])
+    result = lab_of(value, [short])
     plain = lab_of(
-        {**given, "rate_bps": 20_000_000, "delay_s": 0.005}, [{**short, "queue_bytes": 30_000}]
+        {**value, "rate_bps": 20_000_000, "delay_s": 0.005}, [{**short, "queue_bytes": 30_000}]
     )
-    assert found == plain
-    assert found["topology"]["rate_bps"] == 20_000_000
+    assert result == plain
+    assert result["topology"]["rate_bps"] == 20_000_000
 
 
 def test_a_unit_that_does_not_fit_is_refused():
@@ -109,6 +109,6 @@ def test_what_is_no_list_of_impairments_is_refused(wrong):
 
 def test_the_impairments_of_the_page_are_read():
     page = PAGE.read_text(encoding="utf-8")
-    given = re.findall(r"^(?:half|short) = (\{.*\})$", page, re.MULTILINE)
-    found = lab_of(impairments=list(map(ast.literal_eval, given)))["impairments"]
-    assert [each["name"] for each in found] == ["half", "short"]
+    value = re.findall(r"^(?:half|short) = (\{.*\})$", page, re.MULTILINE)
+    result = lab_of(impairments=list(map(ast.literal_eval, value)))["impairments"]
+    assert [entry["name"] for entry in result] == ["half", "short"]

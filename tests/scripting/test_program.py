@@ -197,17 +197,17 @@ def test_environment_and_folder_are_the_scripts_unless_it_says_otherwise(
 def test_many_programs_at_once_leave_no_file_open(host):
     host.run(["true"])
     before = open_files.now()
-    found = []
+    result = []
 
     def one(number):
-        found.append(host.run(["sh", "-c", f"exit {number}"]).returncode)
+        result.append(host.run(["sh", "-c", f"exit {number}"]).returncode)
 
     threads = [threading.Thread(target=one, args=[number]) for number in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == list(range(20))
+    assert sorted(result) == list(range(20))
     open_files.assert_none_since(before, within_s=30)
 
 

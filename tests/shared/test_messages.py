@@ -21,8 +21,8 @@ def ends():
     one, other = messages.pair()
     pair = one, Messages(other)
     yield pair
-    for each in pair:
-        each.close()
+    for entry in pair:
+        entry.close()
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def writing():
     before = open_files.now()
     yield writing
     open_files.assert_none_since(before)
-    for each in (reading, writing):
-        os.close(each)
+    for entry in (reading, writing):
+        os.close(entry)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 3_000_000])

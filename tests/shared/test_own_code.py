@@ -39,8 +39,8 @@ def test_what_a_file_imports_from_its_folder_counts_with_it(tmp_path):
     )
     before = own_code.fingerprint(place)
     seen = {before}
-    for each in ("parts_mine/__init__", "parts_mine/inner", "parts_mine/constants", "helper_mine"):
-        path = tmp_path / f"{each}.py"
+    for name in ("parts_mine/__init__", "parts_mine/inner", "parts_mine/constants", "helper_mine"):
+        path = tmp_path / f"{name}.py"
         path.write_text(path.read_text() + "# changed\n")
         seen.add(own_code.fingerprint(place))
     assert len(seen) == 5
@@ -58,7 +58,7 @@ def test_a_file_that_imports_nothing_beside_it_counts_with_its_own_hash(tmp_path
 def test_two_folders_modules_of_one_name_are_not_taken_for_each_other(tmp_path):
     text = "import twin_of_own_code\ndef x(): pass\n"
     first, second = (
-        written(tmp_path / each, mine=text, twin_of_own_code="") for each in ("one", "two")
+        written(tmp_path / name, mine=text, twin_of_own_code="") for name in ("one", "two")
     )
     own_code.load(first, axis="x", default="", base=None)
     with pytest.raises(InputError, match="imports twin_of_own_code, and Python has loaded another"):
@@ -73,10 +73,10 @@ def test_a_process_of_the_run_refuses_a_file_or_an_import_that_has_changed(tmp_p
         own_code.expect(planned)
         assert str(tmp_path / "beside_me.py") in own_code.files()
         (tmp_path / changed).write_text("def x(): return 2\n")
-        said = r"mine\.py: has changed since the run was planned"
-        with pytest.raises(InputError, match=said):
+        text = r"mine\.py: has changed since the run was planned"
+        with pytest.raises(InputError, match=text):
             own_code.load(place, axis="x", default="", base=None)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=text):
             own_code.expect(planned)
     finally:
         own_code.expect({})

@@ -164,4 +164,6 @@ def test_very_many_writers_do_not_keep_as_many_files_open(tmp_path, monkeypatch)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
     for number in range(20):
         read = jsonl.read(tmp_path / f"{number}.jsonl")
-        assert [(each["number"], each["part"]) for each in read] == [(number, p) for p in range(3)]
+        assert [(entry["number"], entry["part"]) for entry in read] == [
+            (number, p) for p in range(3)
+        ]

@@ -23,9 +23,9 @@ from testbed.transport.congestion import CONGESTION_CONTROLS
     ],
 )
 def test_a_unit_becomes_the_plain_number(key, text, number):
-    found = units.number(key, text)
-    assert found == number
-    assert type(found) is type(number)
+    result = units.number(key, text)
+    assert result == number
+    assert type(result) is type(number)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_what_does_not_fit_stays_a_text(key, text):
 
 
 def test_entries_of_a_list_or_mapping_have_the_unit_of_the_key_above():
-    given = {"at_s": {"every": "500ms", "until": 9}, "factors": {"topology.rate_bps": ["1Mbit"]}}
+    value = {"at_s": {"every": "500ms", "until": 9}, "factors": {"topology.rate_bps": ["1Mbit"]}}
     expected = {"at_s": {"every": 0.5, "until": 9}, "factors": {"topology.rate_bps": [1_000_000]}}
-    assert units.converted(given) == expected
+    assert units.converted(value) == expected
 
 
 @pytest.mark.parametrize(

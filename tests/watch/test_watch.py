@@ -210,6 +210,6 @@ def test_the_screen_has_the_queue_and_failures_and_still_fits(tmp_path, document
 def test_a_sweep_that_does_not_run_says_how_far_it_came(tmp_path):
     planned(tmp_path / "small", 3)
     ended(tmp_path / "small", "dblp-s1", "failed", "no room")
-    wanted = follow.Selection(results=tmp_path, experiment="small")
+    expected = follow.Selection(results=tmp_path, experiment="small")
     with pytest.raises(InputError, match=r"1 failed, 2 waiting; dblp-s1: failed: no room\)"):
-        follow.watch(wanted, Console(file=io.StringIO()))
+        follow.watch(expected, Console(file=io.StringIO()))

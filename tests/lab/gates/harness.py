@@ -70,24 +70,24 @@ class RunningLab:
 
     def process(self, *words: str) -> psutil.Process:
         """The youngest process of the lab whose command line contains all words, waited for."""
-        found: list[psutil.Process] = wait_for(lambda: find_process(self._command, *words))
-        return found[-1]
+        result: list[psutil.Process] = wait_for(lambda: find_process(self._command, *words))
+        return result[-1]
 
     def host(self, name: str) -> int:
         """A thread in a host's network namespace. Its interface is `NAME-eth0`."""
         threads = Path(f"/proc/{self.process('testbed.run.supervisor').pid}/task").iterdir()
-        (found,) = (thread for thread in threads if (thread / "comm").read_text().strip() == name)
-        return int(found.name)
+        (result,) = (thread for thread in threads if (thread / "comm").read_text().strip() == name)
+        return int(result.name)
 
     def trainer(self, host: str) -> psutil.Process:
         """The process that trains in a host."""
         network = Path(f"/proc/{self.host(host)}/ns/net").stat().st_ino
-        (found,) = (
+        (result,) = (
             child
             for child in psutil.Process(self._command.pid).children(recursive=True)
             if Path(f"/proc/{child.pid}/ns/net").stat().st_ino == network
         )
-        return found
+        return result
 
     def switches(self) -> int:
         """A process in the namespace of all switches; `s1-eth1` is s1's port to the server."""
@@ -141,16 +141,16 @@ def assert_invalid(
 ) -> dict[str, Any]:
     """Assert that a gate stopped the run, for the right place; returns the gate."""
     status = results.verdict(arm)
-    told = json.dumps(status, indent=1)
-    assert status["verdict"] == "invalid", told
+    output = json.dumps(status, indent=1)
+    assert status["verdict"] == "invalid", output
     assert results.status == 1, results.output
     stopping = {each["key"]: each for each in status["gates"] if each["outcome"] in STOPPING}
-    assert key in stopping, told
+    assert key in stopping, output
     gate = stopping.pop(key)
     for other in stopping.values():
         print(f"beside {key}, {other['key']} {other['outcome']}: {other}")
-    assert gate["outcome"] == outcome, told
-    assert where in gate["where"], told
-    assert gate["name"] in status["reason"], told
-    assert where in status["reason"], told
+    assert gate["outcome"] == outcome, output
+    assert where in gate["where"], output
+    assert gate["name"] in status["reason"], output
+    assert where in status["reason"], output
     return dict(gate)

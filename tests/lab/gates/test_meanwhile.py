@@ -30,20 +30,20 @@ def pause(process: psutil.Process, stopped_s: float) -> None:
 
 
 def ledger(results: Results, link: str, sender: str) -> dict[str, Any]:
-    books = json.loads((results.run() / "conservation.json").read_text())
-    assert not any(each["unexplained"] for each in books["links"] + books["switches"]), books
+    ledgers = json.loads((results.run() / "conservation.json").read_text())
+    assert not any(each["unexplained"] for each in ledgers["links"] + ledgers["switches"]), ledgers
     return next(
-        dict(each) for each in books["links"] if (each["link"], each["from"]) == (link, sender)
+        dict(each) for each in ledgers["links"] if (each["link"], each["from"]) == (link, sender)
     )
 
 
 @pytest.mark.long
 def test_a_socket_of_the_switch_that_holds_two_frames(wrong_lab: WrongLab):
     def shrink(lab: RunningLab) -> None:
-        for each in sockets_of(lab.switches(), socket.AF_PACKET):
-            with each:
-                if each.getsockname()[0] == "s1-eth2":
-                    each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        for duplicate in sockets_of(lab.switches(), socket.AF_PACKET):
+            with duplicate:
+                if duplicate.getsockname()[0] == "s1-eth2":
+                    duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
 
     results = wrong_lab.run(meanwhile=shrink)
     place = "worker-1--s1 from worker-1: the socket of the switch's port"
