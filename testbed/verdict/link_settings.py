@@ -36,7 +36,7 @@ class Difference:
     Attributes:
         when: `before`, `during` or `after` the training.
         link, sender: the direction.
-        setting: its name.
+        setting: its name, such as `queue_bytes`.
         configured, found: the values; None: there is none.
         at_s: of one during the training, when the kernel told of it (CLOCK_MONOTONIC).
     """
