@@ -1,4 +1,4 @@
-"""What `./lab capture --read` tells of a capture, and what it refuses."""
+"""`./lab capture --read` prints a capture, and refuses what is none."""
 
 import pytest
 from scapy.layers.inet import IP, TCP, UDP

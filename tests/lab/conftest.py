@@ -61,7 +61,7 @@ def found_capabilities() -> dict[str, capabilities.Capability]:
 def machine(
     found_capabilities: dict[str, capabilities.Capability], pytestconfig: pytest.Config
 ) -> steadiness.Findings | None:
-    """What this machine holds, probed once before the first lab test; None: no lab at all."""
+    """Probe once, before the first lab test, what this machine holds; None: no lab at all."""
     if capabilities.missing(found_capabilities):
         return None
     result = steadiness.probe()
@@ -109,7 +109,7 @@ def ok_or_stalled(pytestconfig: pytest.Config) -> OkOrStalled:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs; an ended one that nobody has waited for does not."""
+    """Tell whether it runs; an ended one that nobody has waited for does not."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -310,5 +310,5 @@ def find_process(command: subprocess.Popen[str], *words: str) -> list[psutil.Pro
 
 
 def training_has_begun(folder: Path) -> bool:
-    """Whether a round of some run below `folder` is finished."""
+    """Tell whether a round of some run below `folder` is finished."""
     return any(path.stat().st_size > 0 for path in folder.rglob("rounds.jsonl"))

@@ -89,7 +89,7 @@ class LabUnderTest:
             self.end(*self._open[-1])
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """What the controller has logged of one entry so far."""
+        """Read what the controller has logged of one entry so far."""
         return [event for event in self._events() if event["name"] == name]
 
     def ended(self, name: str) -> dict[str, Any]:

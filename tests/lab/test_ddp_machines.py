@@ -62,7 +62,7 @@ def test_the_rehearsal_that_the_page_shows_trains():
 
 
 def ranks_told(scene, out):
-    """What the ranks have written, once the first two have written all; None when they end."""
+    """Read what the ranks have written, once the first two have written all; None: they ended."""
     until_s = time.monotonic() + WITHIN_S
     while time.monotonic() < until_s:
         files = sorted(out.glob("*.json"))

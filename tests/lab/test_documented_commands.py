@@ -120,7 +120,7 @@ def _verdicts(folder: Path) -> dict[Path, int]:
 
 
 def _only_too_busy(new: Iterable[Path], stalled: str) -> bool:
-    """Whether this step's runs are ok, or invalid because the machine had too little time."""
+    """Tell whether this step's runs are ok, or invalid for want of the machine's time."""
     bad = [each for path in new if (each := json.loads(path.read_text()))["verdict"] != "ok"]
     failed = [
         {gate["key"] for gate in status["gates"] if gate["outcome"] == "failed"} for status in bad

@@ -1,4 +1,4 @@
-"""What each network-side impairment does to packets that a test sends itself, and when."""
+"""Each network-side impairment acts on packets that a test sends itself."""
 
 from __future__ import annotations
 

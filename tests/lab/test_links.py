@@ -17,13 +17,13 @@ LATE_S = 0.002
 
 
 def measured(trial: str) -> dict[str, Any]:
-    """What a trial of `link_trials` found, in a sandbox of its own."""
+    """Make a trial of `link_trials`, in a sandbox of its own."""
     return sandbox.result_of("tests.lab.link_trials", {"trial": trial})
 
 
 @pytest.fixture(scope="module")
 def star() -> dict[str, Any]:
-    """What was measured in one star of links with delays and losses."""
+    """Measure one star of links with delays and losses."""
     return measured("star")
 
 

@@ -58,7 +58,7 @@ class Terminal:
         self.inside = psutil.Process(self.process.pid).children(recursive=True)
 
     def until_prompt(self) -> str:
-        """What is printed until the next prompt."""
+        """Read what is printed until the next prompt."""
         printed, deadline_s = "", time.monotonic() + 40
         while not printed.endswith(PROMPT):
             ready, _, _ = select.select([self.master], [], [], deadline_s - time.monotonic())

@@ -36,7 +36,7 @@ class Traffic:
         self.sinks = {name: self._open(name, _PORT) for name in self.info.hosts}
 
     def pairs(self, *, with_server_only: bool) -> int:
-        """How many ordered pairs of hosts one datagram each went between; all should."""
+        """Send a datagram between all ordered pairs of hosts, and count the pairs."""
         expected = {
             (a, b)
             for a in self.sinks
@@ -107,7 +107,7 @@ def received(sink: socket.socket) -> list[str]:
 
 
 def memory_bytes() -> int:
-    """Of all processes of the sandbox, what they share divided among them."""
+    """Add up the memory of all processes; they divide what they share."""
     return sum(
         process.memory_full_info().pss
         for process in psutil.process_iter()

@@ -1,4 +1,4 @@
-"""Which datapath a lab takes, what Open vSwitch says of it, and a switch that does not start."""
+"""A lab's choice of a datapath, Open vSwitch's reports, and a switch that does not start."""
 
 from __future__ import annotations
 

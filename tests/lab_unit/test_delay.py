@@ -1,4 +1,4 @@
-"""What the middle of a link may be asked for, and how the relay's lateness is summed up."""
+"""Settings of the middle of a link, and the relay's lateness."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def worst_of(watched: Punctuality) -> SimpleNamespace:
 
 
 def waits_of(watched: Punctuality) -> list[tuple[Any, ...]]:
-    """Of each direction: least and most mean, frames left out."""
+    """Return for each direction the least and the largest mean, and frames left out."""
     return [tuple(wait.values()) for wait in watched.waits()]
 
 
@@ -204,7 +204,7 @@ def test_the_bucket_is_half_a_millisecond_but_at_least_two_frames():
 
 
 def printed(there: Any = None, **changes: Any) -> dict[str, str]:
-    """What tc prints of two redirections into netem, by its first argument but one."""
+    """Print as tc does of two redirections into netem, by its first argument but one."""
     # `there` are the options of the queue to which the first direction leads.
 
     def action(device: str, packets: int, overlimits: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How many of a burst's frames come at once."""
+"""The frames of a burst come in clumps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of root's privileges are dropped or abandoned, tried in processes of their own."""
+"""Root's privileges are dropped and abandoned, tried in processes of their own."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def python(
 
 
 def attempts(*before: str, environment: Mapping[str, str] = EMPTY) -> dict[str, object]:
-    """What a process can still do after `abandon`."""
+    """Try what a process can still do after `abandon`."""
     before = before or ("unshare", "--net", "--mount")
     done = python("-c", ATTEMPTS, before=before, environment=environment)
     assert done.returncode == 0, done.stderr
@@ -259,23 +259,6 @@ def test_under_sudo_no_folder_that_is_a_link_leads_root_out_of_a_runs_directory(
     assert [path.name for path in etc.rglob("*")] == ["run"]
     written = {path.name for path in (reachable / "before" / "run" / "events").iterdir()}
     assert written == {"a.log", "a.jsonl", "a.json", "folder"}
-
-
-def test_without_sudo_nothing_is_handed_over(reachable, monkeypatch):
-    monkeypatch.delenv("SUDO_UID", raising=False)
-    (reachable / "file").touch()
-    privileges.hand_over_below(reachable)
-    assert (reachable / "file").lstat().st_uid == 0
-
-
-def test_whether_a_user_has_a_way_to_a_folder_is_asked_of_the_kernel(reachable):
-    nobody = Caller(uid=NOBODY, gid=NOBODY)
-    inner = reachable / "inner"
-    inner.mkdir()
-    assert privileges.reaches(nobody, inner, "x")
-    assert not privileges.reaches(nobody, inner, "w")
-    reachable.chmod(0o700)
-    assert not privileges.reaches(nobody, inner, "x")
 
 
 def lab(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

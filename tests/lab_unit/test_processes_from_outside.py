@@ -93,31 +93,6 @@ time.sleep(60)
         open_files.assert_none_since(before)
 
 
-def test_a_process_that_may_not_be_looked_into_is_told_and_not_taken_for_one_without_sockets():
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    code = "import socket, time; kept = socket.socket(); print(flush=True); time.sleep(60)"
-    look = """
-import os, socket, sys
-from testbed.lab.kernel.process_status import sockets_of
-from tests import open_files
-try:
-    print(len(list(sockets_of(int(sys.argv[1]), socket.AF_INET))))
-except OSError as error:
-    print(error.strerror)
-"""
-    with started(code) as pid:
-        for drop, output in (([], "1"), (["setpriv", "--bounding-set", "-sys_ptrace"], "denied")):
-            done = subprocess.run(
-                [*drop, sys.executable, "-c", look, str(pid)],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=60,
-            )
-            assert output in done.stdout
-
-
 LINE = "cpu  100 10 40 700 50 3 7 90 20 5\ncpu0 1 2 3\n"
 
 

@@ -1,4 +1,4 @@
-"""What a relay's clients do when it is slow, silent or dead."""
+"""A relay's clients, when it is slow, silent or dead."""
 
 from __future__ import annotations
 

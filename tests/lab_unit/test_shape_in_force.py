@@ -84,7 +84,7 @@ MACS = bytes.fromhex("02000000ca1b 02000000ca1c")  # of no host
 
 
 def ip(version: int, mark: int, ecn: int = 0) -> bytes:
-    """How an IP packet begins: its DSCP lies beside the two bits of ECN."""
+    """Begin an IP packet: its DSCP lies beside the two bits of ECN."""
     byte = mark << 2 | ecn
     head = 4 << 28 | 5 << 24 | byte << 16 if version == 4 else 6 << 28 | byte << 20
     return struct.pack("!I", head)
@@ -137,7 +137,7 @@ ECN, HARDDROP, NODROP = 1, 2, 8  # TC_RED_*, linux/pkt_sched.h
 
 
 def red(flags: int, *, limit: int = 150_000, least: int = 30_000) -> bytes:
-    """What a kernel says of RED: old flags beside the thresholds, all of them in an attribute."""
+    """Write what a kernel says of RED: old flags beside the thresholds, all of them in an attribute."""
     about = struct.pack("=IIIBBBB", limit, least, least + 1514, 1, 0, 9, flags & (ECN | HARDDROP))
     bits = struct.pack("=II", flags, ECN | HARDDROP | NODROP)
     options = attribute(1, about) + attribute(3, bytes(4)) + attribute(4, bits)

@@ -1,4 +1,4 @@
-"""What a machine can do and what it holds: capabilities, and the probe of a rate."""
+"""Capabilities of a machine, and the probe of a rate that it holds."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def every(registry: Registry[Any], *texts: str, **given: Any) -> list[str]:
 
 
 def listed(registry: Registry[Any]) -> str:
-    """How a message lists what would be valid."""
+    """Write how a message lists what would be valid."""
     return f"valid: {', '.join(registry)}, "
 
 

@@ -45,7 +45,7 @@ def test_the_next_attempt_keeps_what_was_left_behind_as_interrupted(tmp_path):
 
 
 def killed_after_its_verdict(place, verdict):
-    """What a command leaves that SIGKILL ends before it gives the run its name."""
+    """Leave what a command does that SIGKILL ends before it gives the run its name."""
     pid = os.fork()
     if not pid:
         with place.open({"attempt": "killed"}) as directory:
