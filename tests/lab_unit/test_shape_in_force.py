@@ -137,7 +137,7 @@ ECN, HARDDROP, NODROP = 1, 2, 8  # TC_RED_*, linux/pkt_sched.h
 
 
 def red(flags: int, *, limit: int = 150_000, least: int = 30_000) -> bytes:
-    """Write what a kernel says of RED: old flags beside the thresholds, all of them in an attribute."""
+    """Write RED as a kernel does: old flags beside the thresholds, all in an attribute."""
     about = struct.pack("=IIIBBBB", limit, least, least + 1514, 1, 0, 9, flags & (ECN | HARDDROP))
     bits = struct.pack("=II", flags, ECN | HARDDROP | NODROP)
     options = attribute(1, about) + attribute(3, bytes(4)) + attribute(4, bits)
