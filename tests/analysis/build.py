@@ -80,9 +80,8 @@ class ResultsBuilder:
     ) -> Path:
         """One run: rounds of `calm_s`, but `burst_s` in rounds 4 (loss) and 8 (burst).
 
-        With `layers`, what loss did is measured: the last layer's tensor loss is the transfer's
-        loss, and the replicas drift apart by 0.001 per round. `config` replaces keys of the
-        configuration. The first `critical` rounds are critical.
+        With `layers`, the effects of loss are measured: the replicas drift apart by 0.001 per
+        round. `config` replaces keys of the configuration. The first `critical` rounds are so.
         """
         point = "".join(f"-{value}" for value in (factors or {}).values())
         key = key or f"{arm}-s{seed}{point}"
@@ -112,9 +111,20 @@ class ResultsBuilder:
                 facts = {peer: {"congestion_control": congestion_control}}
                 endpoint = {"host": host, "facts": facts, "ignored": {}}
                 write_lines(directory / "events" / f"endpoint-{host}.jsonl", [endpoint])
-        self._events(
-            directory, latencies, compute_s, learnt, passes, received, hosts, layers, critical
-        )
+        events = directory / "events"
+        write_lines(events / "rounds.jsonl", _rounds(latencies, compute_s, critical))
+        for host, others in (("server", hosts), *((name, ["server"]) for name in hosts)):
+            transfers = [
+                _transfer(number, host, other, role, passes, received)
+                for number in range(rounds)
+                for other in others
+                for role in ("sender", "receiver")
+            ]
+            write_lines(events / f"transfers-{host}.jsonl", transfers)
+        for host, above in (("worker-1", 0.01), ("worker-2", -0.01)):
+            lines = _training(latencies, compute_s, learnt, host, above)
+            write_lines(events / f"training-{host}.jsonl", lines)
+        write_lines(events / "impairments.jsonl", [*_impairment(4, 50), *_impairment(8, 7)])
         if layers:
             gathered = {"relative_error": 0.1, "cosine": 0.99, "norm_ratio": 0.9}
             of_host = {"relative_error": 0.2, "cosine": 0.97, "norm_ratio": 0.8}
@@ -125,82 +135,6 @@ class ResultsBuilder:
             ]
             write_lines(directory / "events" / "effects.jsonl", effects)
         return directory
-
-    def _events(
-        self,
-        directory: Path,
-        latencies: list[float],
-        compute_s: float,
-        learnt: tuple[str, float] | None,
-        passes: int | None,
-        received: int | None,
-        workers: Sequence[str],
-        layers: int,
-        critical: int,
-    ) -> None:
-        events = directory / "events"
-        labels = {4: ["loss-server"], 8: ["background"]}
-        write_lines(
-            events / "rounds.jsonl",
-            [
-                {
-                    "round": number,
-                    "critical": number < critical,
-                    "gradient_norm": 1.0,
-                    "tolerance_gather": 0.1,
-                    "tolerance_broadcast": 0.1,
-                    "compute_s": compute_s,
-                    "gather_s": latency * 0.75,
-                    "broadcast_s": latency * 0.25,
-                    "latency_s": latency,
-                    "iteration_s": latency + compute_s,
-                    "impairments": labels.get(number, []),
-                }
-                for number, latency in enumerate(latencies)
-            ],
-        )
-        for host, others in (("server", workers), *((name, ["server"]) for name in workers)):
-            write_lines(
-                events / f"transfers-{host}.jsonl",
-                [
-                    _transfer(number, host, other, role, passes, received, layers)
-                    for number in range(len(latencies))
-                    for other in others
-                    for role in ("sender", "receiver")
-                ],
-            )
-        elapsed = 0.0
-        lines = []
-        for number, latency in enumerate(latencies):
-            elapsed += latency + compute_s
-            last = number == len(latencies) - 1
-            line: dict[str, Any] = {
-                "round": number,
-                "loss": 2.0,
-                "compute_s": compute_s,
-                "compute_overrun_s": 0.01 if number == 0 else 0.0,
-                "elapsed_s": elapsed,
-            }
-            if learnt is not None:
-                metric, final = learnt
-                reached = final if last else final * (number + 1) / len(latencies)
-                line[metric] = reached if last or number % 3 == 0 else None
-            lines.append(line)
-        for host, above in (("worker-1", 0.01), ("worker-2", -0.01)):
-            write_lines(
-                events / f"training-{host}.jsonl",
-                [
-                    line
-                    | {"host": host}
-                    | {
-                        name: line[name] and line[name] + above
-                        for name in ("accuracy", "perplexity")
-                        if name in line
-                    }
-                    for line in lines
-                ],
-            )
-        write_lines(events / "impairments.jsonl", [*_impairment(4, 50), *_impairment(8, 7)])
 
 
 def write(path: Path, document: Any) -> None:
@@ -237,26 +171,62 @@ def texts_of(table: Table) -> dict[str, list[str]]:
     return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
 
 
-def _transfer(
-    number: int,
+def _rounds(latencies: list[float], compute_s: float, critical: int) -> list[dict[str, Any]]:
+    labels = {4: ["loss-server"], 8: ["background"]}
+    return [
+        {
+            "round": number,
+            "critical": number < critical,
+            "gradient_norm": 1.0,
+            "tolerance_gather": 0.1,
+            "tolerance_broadcast": 0.1,
+            "compute_s": compute_s,
+            "gather_s": latency * 0.75,
+            "broadcast_s": latency * 0.25,
+            "latency_s": latency,
+            "iteration_s": latency + compute_s,
+            "impairments": labels.get(number, []),
+        }
+        for number, latency in enumerate(latencies)
+    ]
+
+
+def _training(
+    latencies: list[float],
+    compute_s: float,
+    learnt: tuple[str, float] | None,
     host: str,
-    peer: str,
-    role: str,
-    passes: int | None,
-    received: int | None,
-    layers: int = 0,
+    above: float,
+) -> list[dict[str, Any]]:
+    """A worker's lines; every third and the last have the metric, which rises to its end."""
+    elapsed_s, lines = 0.0, []
+    for number, latency in enumerate(latencies):
+        elapsed_s += latency + compute_s
+        line: dict[str, Any] = {
+            "round": number,
+            "host": host,
+            "loss": 2.0,
+            "compute_s": compute_s,
+            "compute_overrun_s": 0.01 if number == 0 else 0.0,
+            "elapsed_s": elapsed_s,
+        }
+        if learnt is not None:
+            (metric, final), last = learnt, number == len(latencies) - 1
+            value = final if last else final * (number + 1) / len(latencies)
+            line[metric] = value + above if last or number % 3 == 0 else None
+        lines.append(line)
+    return lines
+
+
+def _transfer(
+    number: int, host: str, peer: str, role: str, passes: int | None, received: int | None
 ) -> dict[str, Any]:
     """100 chunks each: gather delivers `received` of them, broadcast five more."""
-    gather = (host == "server") == (role == "receiver")
-    sender = role == "sender"
+    gather, sender = (host == "server") == (role == "receiver"), role == "sender"
     arrived = None if received is None else received + (0 if gather else 5)
     if sender and arrived is not None:
         arrived = 1  # what a sender believes must not count
-    by_layer = {}
-    if layers and not sender and arrived is not None:
-        by_layer = {"tensor_loss": [0.0] * (layers - 1) + [round(1 - arrived / 100, 4)]}
     return {
-        **by_layer,
         "round": number,
         "leg": "gather" if gather else "broadcast",
         "role": role,

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import analysis
 from analysis.data import kept_rows
 from analysis.data.evidence import BLOCK
 from analysis.data.load import load
@@ -72,17 +71,6 @@ def test_seeds_that_are_no_pairs_are_left_out_and_counted(tmp_path, elsewhere, w
     assert any("both have, of one machine and code" in note for note in notes)
 
 
-def test_the_line_is_in_the_report_once_for_all_pairs_that_it_is_true_of(tmp_path, undrawn):
-    build = five_seeds(tmp_path, {})
-    for seed in (1, 2):
-        build.run(arm="none", seed=seed)
-        build.run(arm="tcp-cubic", seed=seed, machine="Other CPU" if seed == 2 else "Test CPU")
-        build.run(arm="tcp-bbr", seed=seed, machine="Other CPU" if seed == 2 else "Test CPU")
-    page = analysis.write_report(tmp_path).index.read_text()
-    line = f"no pairs: 1 of 2 seeds of tcp-cubic/dblp, tcp-bbr/dblp ({ON_MACHINES})"
-    assert page.count(line) == 1
-
-
 def test_runs_of_one_code_are_pairs_whatever_their_commits(tmp_path):
     facts = {"commit": "a" * 40, "code_sha256": "c" * 64}
     five_seeds(tmp_path, {2: {"commit": "b" * 40}, 3: {"commit": "a" * 40 + "+changes"}}, **facts)
@@ -92,15 +80,6 @@ def test_runs_of_one_code_are_pairs_whatever_their_commits(tmp_path):
     summary, caution = cautioned(tmp_path)
     assert summary["no_pairs"][PAIR] == {"seeds": [2], "of": 5, "differ": ["code"]}
     assert "2 versions of the code" in caution
-
-
-def test_runs_of_one_machine_and_commit_are_pairs_as_ever(tmp_path):
-    facts = {"commit": "a" * 40, "memory_bytes": 25_276_502_016}
-    five_seeds(tmp_path, {}, **facts)
-    elsewhere(tmp_path / "quick" / "dblp-s3", memory_bytes=25_272_502_016)  # as after a reboot
-    summary, caution = cautioned(tmp_path)
-    assert "no_pairs" not in summary and "no pair" not in caution
-    assert entry(summary, "ratios", PAIR, LATENCY).n == 5
 
 
 def test_seeds_measured_whole_elsewhere_are_pairs(tmp_path):

@@ -10,14 +10,13 @@ import polars as pl
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.patches import Patch
 
 from analysis.data.load import load
 from analysis.figures import along_factor, rounds, style
 from analysis.report import writing
 from analysis.summary.document import summarise
 from tests.analysis.build import ResultsBuilder, summary_of
-from tests.analysis.test_sweep_points import FACTOR, TOLERANCES, sweep
+from tests.analysis.test_sweep_points import FACTOR, sweep
 
 STYLES = style.arm_styles(["dblp", "dblp-stream"])
 
@@ -65,17 +64,6 @@ def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
     assert set(np.round(burst, 6)) == {1.0} and len(burst) == 3
 
 
-def test_a_long_legend_takes_no_room_from_the_axes():
-    heights = []
-    for count in (2, 12):
-        figure, (axes,) = style.new_panels(1)
-        marks = [Patch(label=f"hit by a combination of impairments {n}") for n in range(count)]
-        style.add_legend(figure, STYLES, set(STYLES), marks)
-        figure.draw_without_rendering()
-        heights.append(axes.get_window_extent().height)
-    assert heights[1] >= 0.9 * heights[0]
-
-
 def test_the_headline_ratio_is_joined_between_its_bounds_at_numbers_and_not_at_names(tmp_path):
     sweep(tmp_path, published=["dblp-burst-latency"])
     summary = summary_of(tmp_path)
@@ -104,46 +92,6 @@ def test_the_headline_ratio_is_joined_between_its_bounds_at_numbers_and_not_at_n
 
 
 LOSS = {"kind": "loss", "name": "loss-server", "rounds": [4], "q": 0.8}
-
-
-@pytest.mark.filterwarnings("error")
-def test_panels_share_a_scale_that_shows_all_of_them_and_a_price_of_0_is_not_crowded(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    ratios_at = {"0": 1.7, "0.1": 2.4, "0.3": 3.6, "1": 4.9}
-    for seed in range(1, 6):
-        for place, spread in (("sender", 0.2), ("network", 0.02)):  # wide in the first panel alone
-            for price, ratio in ratios_at.items():
-                slower = ratio * (1 + spread * (seed - 3))
-                factors = {"losses": place, "price": price}
-                for arm, burst_s in (("dblp", 1.0), ("fixed-low", slower)):
-                    config = {"protocol": {"gather": TOLERANCES[arm]}, "impairments": [LOSS]}
-                    options: dict[str, Any] = {"factors": factors, "config": config}
-                    build.run(arm=arm, seed=seed, burst_s=burst_s, **options)
-    summary = summary_of(tmp_path)
-    figure = along_factor.ratios_along_factor(summary, style.arm_styles(list(summary["arms"])))
-    assert figure is not None
-    first, second = figure.axes
-    gather = "gather_latency_s"
-    highest = max(
-        point["ratios"]["fixed-low/dblp"][gather]["burst_mean"]["high"]
-        for point in summary["points"]
-    )
-    assert highest > 7  # above the limits, and in the first panel alone
-    assert first.get_ylim() == second.get_ylim()
-    assert first.get_ylim()[0] <= 1 and first.get_ylim()[1] > highest
-    style.render(figure, "png")
-    for axes in figure.axes:
-        assert [get_xticklabel.get_text() for get_xticklabel in axes.get_xticklabels()] == [
-            "0",
-            "0.1",
-            "0.3",
-            "1",
-        ]
-        at = axes.transAxes.inverted().transform(
-            axes.transData.transform([(x, 1.0) for x in (0, 0.1, 0.3, 1)])
-        )[:, 0]
-        gaps = np.diff([0, *at, 1])
-        assert gaps[1:-1].min() > 0.2 and gaps[0] == pytest.approx(gaps[-1], abs=0.01)
 
 
 def test_what_is_learnt_runs_along_a_factor_that_is_a_number(tmp_path):
@@ -179,17 +127,6 @@ def test_without_a_sweep_or_a_measurement_there_is_no_such_figure(tmp_path):
     assert along_factor.learning_along_factor(summary, STYLES) is None
     for name in ("divergence", "relative_error.applied"):
         assert rounds.share(results.frame("deviations"), STYLES, name, "") is None
-
-
-def test_perplexity_has_its_own_axis(tmp_path):
-    ResultsBuilder(tmp_path).run(arm="dblp", seed=1, metric="perplexity", accuracy=3.0)
-    tasks = {"dblp-s1": "small-cnn on digits"}
-    figure = rounds.quality(load(tmp_path).frame("evaluations"), STYLES, "round", tasks)
-    assert figure is not None
-    (axes,) = figure.axes
-    assert axes.get_ylabel() == "Test perplexity"
-    assert y_of(axes.lines[0])[-1] == pytest.approx(3.0)
-    assert list(x_of(axes.lines[0])) == [0, 3, 6, 9]
 
 
 def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
@@ -228,18 +165,6 @@ def test_long_labels_are_wrapped_and_leave_the_axes_their_room(tmp_path, many):
         for axes in figure.axes:
             extent = axes.title.get_window_extent()
             assert figure.bbox.x0 <= extent.x0 and extent.x1 <= figure.bbox.x1
-
-
-def test_the_reference_of_a_ratio_may_have_a_slash_in_its_name(tmp_path):
-    build = ResultsBuilder(tmp_path, arms=[LONG, "none"])
-    for number, name in enumerate([LONG, "none"]):
-        for point in ("star", "tree"):
-            build.run(key=f"{point}-{number}", arm=name, seed=1, factors={"topology": point})
-    figure = along_factor.ratios_along_factor(
-        summary_of(tmp_path), style.arm_styles([LONG, "none"])
-    )
-    assert figure is not None
-    assert LONG in figure.axes[0].get_ylabel().replace("\n", "")
 
 
 @pytest.mark.parametrize(

@@ -58,15 +58,6 @@ def test_earlier_attempts_and_unplanned_runs_are_listed_apart(tmp_path):
     assert results.arms == ["dblp"]
 
 
-def test_the_last_attempt_speaks_for_a_run_that_has_nothing_else(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1, verdict="failed", reason="first", suffix=".attempt9")
-    build.run(
-        arm="dblp", seed=1, verdict="invalid", reason="last", suffix=".attempt10", planned=False
-    )
-    assert [(run.verdict, run.reason) for run in load(tmp_path).runs] == [("invalid", "last")]
-
-
 def test_a_broken_line_in_the_middle_is_left_out_and_reported(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     log = directory / "events" / "rounds.jsonl"

@@ -120,14 +120,6 @@ def test_a_log_that_lost_rounds_gives_no_totals(tmp_path):
     assert values["round_latency_s.burst_mean"] == pytest.approx(1.0)
 
 
-def test_a_run_without_any_log_has_no_metric_and_does_not_crash(tmp_path):
-    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    for log in (directory / "events").iterdir():
-        log.unlink()
-    values = load(tmp_path).per_run().row(0, named=True)
-    assert {values[name] for name in ("accuracy", "bytes_sent", "round_latency_s.mean")} == {None}
-
-
 def shown(folder):
     results = load(folder)
     summary = summarise(results)
@@ -219,11 +211,6 @@ def test_the_parts_of_a_round_add_up_to_it(tmp_path):
         *(("1.00", ""), ("0.175", "17.5 %"), ("0.400", "40.0 %"), ("0.100", "10.0 %")),
         *(("0.200", "20.0 %"), ("0.125", "12.5 %")),
     ]
-
-
-def test_without_the_times_of_its_steps_no_round_has_parts(tmp_path):
-    ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    assert not round_time_table(load(tmp_path)).rows
 
 
 def test_effects_that_were_asked_for_and_are_missing_are_a_problem(tmp_path):

@@ -188,14 +188,6 @@ def test_an_arm_without_ok_runs_says_so(tmp_path, undrawn):
     analysis.write_report(tmp_path)
 
 
-def test_a_single_arm_has_no_table_of_ratios(tmp_path, undrawn):
-    build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1)
-    assert "ratios of paired runs" not in analysis.write_report(tmp_path).index.read_text()
-    build.run(arm="fixed-low", seed=1)
-    assert "ratios of paired runs" in analysis.write_report(tmp_path).index.read_text()
-
-
 def test_a_report_without_any_ok_run_still_shows_why(tmp_path):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1, verdict="failed", reason="the server ended with signal 9")
@@ -388,12 +380,6 @@ def test_the_policy_of_each_page_allows_its_own_programs_and_no_connection(tmp_p
         }
         assert set(rules["script-src"].split()) == hashes
         assert not re.search(r"\s(?:src|on\w+)=", page)
-
-
-@pytest.mark.parametrize(("name", "sortable"), [("runs", True), ("main", False), (None, False)])
-def test_only_tables_whose_rows_are_of_a_kind_can_be_sorted(name, sortable):
-    table = Table(title="t", columns=["a", "b"], rows=[row("x", "1"), row("y", "2")])
-    assert ("sortable" in str(html.to_html(table, name))) is sortable
 
 
 def test_rows_that_are_too_many_for_a_page_are_in_the_file():

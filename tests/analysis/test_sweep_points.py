@@ -8,7 +8,7 @@ import pytest
 
 import analysis
 from analysis.statistics import holm
-from analysis.tables import by_arm, ratios
+from analysis.tables import ratios
 from analysis.tables.by_arm import main_table
 from tests.analysis.build import ResultsBuilder, summary_of
 from tests.analysis.test_metrics import without_gather
@@ -98,20 +98,6 @@ def test_many_runs_are_folded_away_but_not_those_that_failed(tmp_path, undrawn):
     folded = page.split("<summary>All 29 planned runs")
     assert len(folded) == 2
     assert "the server ended with signal 9" in folded[0]
-
-
-def test_many_arms_have_a_row_each(tmp_path, monkeypatch):
-    sweep(tmp_path)
-    summary = summary_of(tmp_path)
-    (few,) = by_arm.metric_tables(summary, only=["round_latency_s.burst_mean"])
-    monkeypatch.setattr(by_arm, "_MANY_ARMS", 2)
-    (many,) = by_arm.metric_tables(summary, only=["round_latency_s.burst_mean"])
-    assert few.columns == ["Point", "dblp", "fixed-low"]
-    assert many.columns == ["Arm", *(point[0].text for point in few.rows)]
-    assert [arm[0].text for arm in many.rows] == few.columns[1:]
-    of_arms = [[point[1 + at] for point in few.rows] for at in range(2)]
-    assert [arm[1:] for arm in many.rows] == of_arms
-    assert many.records == few.records
 
 
 # What dblp takes differs much between seeds, and the ratio little.

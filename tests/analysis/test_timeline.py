@@ -172,17 +172,6 @@ def test_report_has_the_page_and_a_link_only_if_there_is_something_to_show(tmp_p
     assert len(data["rounds"]) == 10
 
 
-def test_damaged_samples_are_left_out(tmp_path):
-    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    add_times(run)
-    add_samples(run)
-    (run / "samples" / "queues.parquet").write_bytes(b"PAR1 and then nothing")
-    (run / "samples" / "sampler.json").write_text("[")
-    [data] = shown(page_of(tmp_path))
-    assert data["queues"] == []
-    assert data["round_trips"]
-
-
 def test_the_pages_size_is_bounded_by_leaving_out_later_seeds(tmp_path, monkeypatch):
     builder = ResultsBuilder(tmp_path)
     for seed in (1, 2, 3):

@@ -166,14 +166,6 @@ def test_a_comparison_hangs_on_phases_that_differ_between_its_seeds(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("rounds", "warned"), [(40, False), (10, True)])
-def test_a_small_difference_is_none(tmp_path, rounds, warned):
-    build = ResultsBuilder(tmp_path)
-    build.run(arm="dblp", seed=1, rounds=rounds, critical=1, config=PHASED)
-    build.run(arm="stream", seed=1, rounds=rounds, critical=2, config=PHASED)
-    assert bool(cautions_of(tmp_path)) is warned
-
-
 SCHEDULE = {"phases": {"detector": "schedule", "critical_rounds": [[0, 4]]}}
 
 
