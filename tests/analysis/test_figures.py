@@ -148,25 +148,6 @@ def test_no_two_arms_of_a_large_comparison_look_alike():
 LONG = "dblp@congestion_control=/home/someone/transport/my_control.py:Mine:gain=0.5,limit=20"
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("many", [2, 5])
-def test_long_labels_are_wrapped_and_leave_the_axes_their_room(tmp_path, many):
-    build = ResultsBuilder(tmp_path)
-    names = [LONG, LONG.replace("dblp", "ltp"), "fixed-low", "tcp-cubic", "none"][:many]
-    for number, name in enumerate(names):
-        build.run(key=f"run-{number}", arm=name, seed=1)
-    latencies = load(tmp_path).frame("latencies")
-    with style.settings():
-        figure = rounds.over_rounds(latencies, style.arm_styles(names), {})
-        assert figure is not None
-        figure.draw_without_rendering()
-        for axes in figure.axes:
-            assert axes.get_window_extent().width > 0.4 * figure.bbox.width
-        for axes in figure.axes:
-            extent = axes.title.get_window_extent()
-            assert figure.bbox.x0 <= extent.x0 and extent.x1 <= figure.bbox.x1
-
-
 @pytest.mark.parametrize(
     "arm", ["tcp-cubic", "tcp-cubic@congestion_control=bbr", "d@" + "x" * 40, LONG]
 )

@@ -213,14 +213,6 @@ def test_the_parts_of_a_round_add_up_to_it(tmp_path):
     ]
 
 
-def test_effects_that_were_asked_for_and_are_missing_are_a_problem(tmp_path):
-    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=2)
-    (directory / "events" / "effects.jsonl").unlink()
-    results = load(tmp_path)
-    assert results.frame("effects").is_empty()
-    assert results.runs[0].problems == ["events/effects.jsonl is missing"]
-
-
 def test_lost_workers_are_shown(tmp_path):
     directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
     with edited(directory / "events" / "rounds.jsonl") as rounds:

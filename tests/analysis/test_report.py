@@ -22,7 +22,6 @@ from analysis.data.evidence import INVALID_INCLUDED
 from analysis.report import html, writing
 from analysis.tables.by_arm import main_table
 from analysis.tables.ratios import first_finding
-from analysis.tables.rendering import Table, row
 from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import run as run_of
 from tests.analysis.test_sweep_points import sweep
@@ -380,11 +379,3 @@ def test_the_policy_of_each_page_allows_its_own_programs_and_no_connection(tmp_p
         }
         assert set(rules["script-src"].split()) == hashes
         assert not re.search(r"\s(?:src|on\w+)=", page)
-
-
-def test_rows_that_are_too_many_for_a_page_are_in_the_file():
-    table = Table(title="t", columns=["a"], rows=[row(f"row-{index}") for index in range(1700)])
-    page = str(html.to_html(table, "runs"))
-    assert page.count("<tr>") == 501
-    assert "row-499<" in page and "row-500<" not in page
-    assert "1,200 more rows are in runs.csv" in page

@@ -22,8 +22,8 @@ from analysis.tables.rendering import (
     to_markdown,
     to_text,
 )
-from analysis.tables.setup import arm_settings_table, machine_table
-from tests.analysis.build import ResultsBuilder, edited, texts_of
+from analysis.tables.setup import arm_settings_table
+from tests.analysis.build import ResultsBuilder, texts_of
 
 TABLE = Table(
     title="a <title>",
@@ -151,12 +151,3 @@ def test_the_congestion_control_that_was_read_back_stands_in_the_tables(tmp_path
     assert shown["Congestion control, read back"] == used
     assert summary["arms"]["tcp-cubic"]["congestion_control"] == ["cubic"]
     assert [row[2].text for row in arm_settings_table(results).rows] == used
-
-
-def test_the_report_shows_which_draws_were_not_seeded(tmp_path):
-    run = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    for drawn, shown in (([], "none"), (["one (netem)", "two"], "one (netem), two")):
-        with edited(run / "manifest.json") as manifest:
-            manifest["unseeded"] = drawn
-        rows = machine_table(load(tmp_path)).rows
-        assert [row[1].text for row in rows if row[0].text == "unseeded"] == [shown]

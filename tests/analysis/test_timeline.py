@@ -40,36 +40,27 @@ def add_times(run: Path) -> None:
 def add_samples(run: Path, *, name: str = "server--s1") -> None:
     """Queues sampled 100 times a second: one sample of one millisecond sees 120 kB and 7 drops."""
     (run / "samples").mkdir()
-    count = 1000
-    times_s = [ORIGIN_S + number / 100 for number in range(count)]
-    at = count // 3
-    sender = name.partition("--")[2]
-    pl.DataFrame(
-        {
-            "t_s": times_s,
-            "link": [name] * count,
-            "from": [sender] * count,
-            "backlog_bytes": [120_000 if number == at else 0 for number in range(count)],
-            "backlog_packets": [80 if number == at else 0 for number in range(count)],
-            "sent_bytes": list(range(count)),
-            "sent_packets": list(range(count)),
-            "drops": [5 + 7 * (number >= at) for number in range(count)],
-        }
+    at, sender = 333, name.partition("--")[2]
+    numbers = pl.DataFrame({"number": range(1000)})
+    number, is_full = pl.col("number"), pl.col("number") == at
+    times = numbers.with_columns(t_s=ORIGIN_S + number / 100)
+    times.with_columns(
+        pl.lit(sender).alias("from"),
+        link=pl.lit(name),
+        backlog_bytes=pl.when(is_full).then(120_000).otherwise(0),
+        backlog_packets=pl.when(is_full).then(80).otherwise(0),
+        sent_bytes=number,
+        sent_packets=number,
+        drops=5 + 7 * (number >= at).cast(pl.Int64),
     ).write_parquet(run / "samples" / "queues.parquet")
-    pl.DataFrame(
-        {
-            "t_s": times_s,
-            "host": ["worker-1"] * count,
-            "peer": ["server"] * count,
-            "leg": ["gather"] * count,
-            "kind": ["udp"] * count,
-            "cwnd_bytes": [None] * count,
-            "rtt_s": [0.001 + number * 1e-6 for number in range(count)],
-            "rate_bps": [3e7] * count,
-            "retransmits": [0.0] * count,
-            **dict.fromkeys(("port", "peer_port", "acked_bytes"), [None] * count),
-        },
-        schema_overrides={"cwnd_bytes": pl.Float64},
+    empty = dict.fromkeys(("cwnd_bytes", "port", "peer_port", "acked_bytes"))
+    texts = {"host": "worker-1", "peer": "server", "leg": "gather", "kind": "udp"}
+    times.with_columns(
+        **{key: pl.lit(text) for key, text in texts.items()},
+        **{key: pl.lit(value, pl.Float64) for key, value in empty.items()},
+        rtt_s=0.001 + number * 1e-6,
+        rate_bps=pl.lit(3e7),
+        retransmits=pl.lit(0.0),
     ).write_parquet(run / "samples" / "flows.parquet")
     links = [{"link": name, "from": sender, "queue_bytes": 150_000, "rate_bps": 10**8}]
     facts = {"reached_hz": 99.9, "cpu_share": 0.02, "directed_links": links}
@@ -93,7 +84,7 @@ def test_one_sample_of_a_full_queue_and_its_drops_stay_visible(tmp_path):
     assert data["rates"][0]["values"][0][1:] == [3e7, 3e7]  # one that never changes is drawn whole
     assert data["rates"][0]["values"][0][0] < data["rates"][0]["values"][-1][0]
     peak = [place for place, _, highest in queue["bytes"] if highest == 120_000]
-    assert [round(each * data["step"], 1) for each in peak] == [3.3]
+    assert [round(place * data["step"], 1) for place in peak] == [3.3]
 
 
 def test_rounds_workers_and_impairments_lie_on_the_same_axis(tmp_path):
@@ -122,7 +113,7 @@ def test_rounds_workers_and_impairments_lie_on_the_same_axis(tmp_path):
     assert impairment["bars"][0] == [4.0, 4.002, 4.5, 4.501]
     assert impairment["bars"][1][:2] == [8.0, 8.002]  # was in force at the end
     assert impairment["bars"][1][3] == data["duration"]
-    worker = next(each for each in data["workers"] if each["name"] == "worker-1")
+    worker = next(bars for bars in data["workers"] if bars["name"] == "worker-1")
     assert [1, 4.1, 4.4, 4] in worker["bars"]
     assert [0, 4.0, 4.05, 4] in worker["bars"]  # compute begins with the round
     [round_trip] = data["round_trips"]
@@ -139,7 +130,7 @@ def test_of_a_script_for_torchrun_the_host_server_has_bars_too(tmp_path):
         times = {"began_s": ORIGIN_S + 4.1, "ended_s": ORIGIN_S + 4.4}
         write_lines(run / "events" / "transfers-server.jsonl", [transfer | times])
     pages = shown(page_of(tmp_path))
-    names = {data["arm"]: {each["name"] for each in data["workers"]} for data in pages}
+    names = {data["arm"]: {worker["name"] for worker in data["workers"]} for data in pages}
     assert names["script"] - names["trained"] == {"server"}
 
 
@@ -182,6 +173,6 @@ def test_the_pages_size_is_bounded_by_leaving_out_later_seeds(tmp_path, monkeypa
     assert len(shown(whole)) == 6
     monkeypatch.setattr(timeline, "_MOST_POINTS", 3 * timeline._FEWEST_POINTS)
     page = page_of(tmp_path)
-    assert {each["key"] for each in shown(page)} == {"dblp-s1", "dblp-s2", "fixed-low-s1"}
+    assert {run["key"] for run in shown(page)} == {"dblp-s1", "dblp-s2", "fixed-low-s1"}
     assert "3 more runs are left out" in page
     assert len(page) < len(whole) / 2

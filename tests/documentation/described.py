@@ -1,7 +1,8 @@
-"""Whether a run directory keeps to the dictionary of its files."""
+"""Compares run directories with the dictionary of their files."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,10 @@ KeyPath = tuple[str, ...]
 
 def undescribed(run: Path) -> list[str]:
     """The files and keys of a run directory that the dictionary does not have."""
-    known = reference.sections()
-    found: set[str] = set()
+    described = reference.sections()
+    undefined: set[str] = set()
     for path in sorted(run.glob("*.json")):
-        found |= _unknown(path.name, [json.loads(path.read_text())], known["documents"])
+        undefined |= _unknown(path.name, [json.loads(path.read_text())], described["documents"])
     for path in sorted((run / "events").glob("*.jsonl")):
         name = re.sub(r"^(transfers|training|congestion|endpoint)-.*", r"\1-HOST.jsonl", path.name)
         records = [json.loads(line) for line in path.read_text().splitlines()]
@@ -29,21 +30,25 @@ def undescribed(run: Path) -> list[str]:
             record.pop("schema", None)  # each record's first key
             if own_code.is_own(str(record.get("kind", ""))):
                 record.pop("details")  # a user's own impairment says what it likes
-        found |= _unknown(name, records, known["events"])
+        undefined |= _unknown(name, records, described["events"])
     for path in sorted((run / "samples").glob("*")):
         if path.suffix == ".parquet":
             columns = dict.fromkeys(pl.read_parquet_schema(path))
-            found |= _unknown(path.name, [columns], known["samples"])
+            undefined |= _unknown(path.name, [columns], described["samples"])
         elif path.suffix == ".json":
-            found |= _unknown(path.name, [json.loads(path.read_text())], known["samples"])
-    return sorted(found)
+            undefined |= _unknown(path.name, [json.loads(path.read_text())], described["samples"])
+    return sorted(undefined)
 
 
-def _unknown(name: str, documents: list[Any], known: Mapping[str, Mapping[str, str]]) -> set[str]:
-    if name not in known:
+def _unknown(
+    name: str, documents: list[Any], described: Mapping[str, Mapping[str, str]]
+) -> set[str]:
+    if name not in described:
         return {name}
     return {
-        f"{name}: {key}" for document in documents for key in unknown_keys(document, known[name])
+        f"{name}: {key}"
+        for document in documents
+        for key in unknown_keys(document, described[name])
     }
 
 
@@ -58,21 +63,20 @@ def unknown_keys(document: Any, keys: Mapping[str, str]) -> Iterator[str]:
 def _paths(value: Any, at: KeyPath = ()) -> Iterator[KeyPath]:
     """The paths of everything in a document that is no mapping and no list, or is an empty one."""
     if isinstance(value, Mapping) and value:
-        for key, each in value.items():
-            yield from _paths(each, (*at, str(key)))
+        for key, inner in value.items():
+            yield from _paths(inner, (*at, str(key)))
     elif isinstance(value, list) and value:
-        for each in value:
-            yield from _paths(each, (*at, "[]"))
+        for inner in value:
+            yield from _paths(inner, (*at, "[]"))
     else:
         yield at
 
 
 def _matches(path: KeyPath, pattern: KeyPath) -> bool:
-    """Whether a path fits; an empty container is a path that ends above where the pattern does."""
-    for position, part in enumerate(path):
-        wanted = pattern[position] if position < len(pattern) else None
-        if wanted == "**":
+    """Compare a path with a pattern, below which the path of an empty container ends."""
+    for part, expected in itertools.zip_longest(path, pattern[: len(path)]):
+        if expected == "**":
             return True
-        if wanted != part and wanted != "*":
+        if expected not in (part, "*"):
             return False
     return True

@@ -33,22 +33,14 @@ _SEPARATORS = {"|", "||", "&&", ";", "&"}
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-        page, line: where it begins.
-        kind: the word after the fence.
-        text: what is inside, without the page's indentation.
-        not_run: the reason why it is not executed; empty otherwise.
-        file: the name under which the reader is to save it; empty otherwise.
-    """
+    """A fenced block."""
 
     page: Path
-    line: int
-    kind: str
-    text: str
-    not_run: str
-    file: str
+    line: int  # at which it begins
+    kind: str  # the word after the fence
+    text: str  # without the page's indentation
+    not_run: str  # the reason why it is not executed; empty otherwise
+    file: str  # the name under which the reader is to save it; empty otherwise
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -67,14 +59,13 @@ class Block:
 def blocks(page: Path) -> Iterator[Block]:
     """The fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
-    for found in _BLOCK.finditer(text):
-        marks = dict(_MARK.findall(found["marks"]))
-        indent = found["indent"]
+    for match in _BLOCK.finditer(text):
+        marks, indent = dict(_MARK.findall(match["marks"])), match["indent"]
         yield Block(
             page=page,
-            line=text[: found.start("kind")].count("\n") + 1,
-            kind=found["kind"],
-            text=re.sub(rf"^{indent}", "", found["text"], flags=re.MULTILINE),
+            line=text[: match.start("kind")].count("\n") + 1,
+            kind=match["kind"],
+            text=re.sub(rf"^{indent}", "", match["text"], flags=re.MULTILINE),
             not_run=marks.get("not run", ""),
             file=marks.get("file", ""),
         )
@@ -83,7 +74,7 @@ def blocks(page: Path) -> Iterator[Block]:
 def inline_commands(page: Path) -> Iterator[str]:
     """The calls of `./lab` within sentences and tables."""
     text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
-    yield from (found.replace("\\|", "|") for found in _INLINE.findall(text))
+    yield from (command.replace("\\|", "|") for command in _INLINE.findall(text))
 
 
 def lab_calls(command: str) -> Iterator[list[str]]:

@@ -46,9 +46,9 @@ def test_every_name_and_every_key_stands_in_the_reference() -> None:
 
 def test_every_verb_has_help_and_an_example_and_so_has_every_option() -> None:
     group: Any = typer.main.get_command(app)
-    commands = {name: each for name, each in group.commands.items() if name != "bench"}
+    commands = {name: verb for name, verb in group.commands.items() if name != "bench"}
     inner = group.commands["bench"].commands.items()
-    for name, command in [*commands.items(), *((f"bench {name}", each) for name, each in inner)]:
+    for name, command in [*commands.items(), *((f"bench {name}", verb) for name, verb in inner)]:
         section = PARTS["verbs"].partition(f"## `./lab {name}`\n")[2].partition("\n##")[0]
         assert command.help in section
         assert "Example: " in section

@@ -31,10 +31,10 @@ GOLDEN = Path(__file__).parents[1] / "analysis" / "golden" / "runs" / "summary.j
 def test_the_dictionary_and_the_frames_say_the_same_of_a_column(
     section: str, name: str, frame: str, written_otherwise: tuple[str, ...]
 ) -> None:
-    said = sections()[section][name]
+    described = sections()[section][name]
     for column in FRAMES[frame].columns:
         if column.name not in written_otherwise:
-            assert column.meaning in (said.get(column.name), said.get(f"{column.name}[]"))
+            assert column.meaning in (described.get(column.name), described.get(f"{column.name}[]"))
 
 
 def test_every_key_of_a_summary_is_described() -> None:

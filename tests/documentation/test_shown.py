@@ -33,13 +33,13 @@ _PLACEHOLDERS = {"NUMBER": "5", "N": "5"}
 
 
 def _of_kind(*kinds: str) -> list[Any]:
-    return [pytest.param(each, id=str(each)) for each in ALL if each.kind in kinds]
+    return [pytest.param(block, id=str(block)) for block in ALL if block.kind in kinds]
 
 
 def test_every_page_is_looked_at() -> None:
-    assert {each.page for each in ALL} >= set(shown.RUN_PAGES)
+    assert {block.page for block in ALL} >= set(shown.RUN_PAGES)
     assert len(_CALLS) > 30
-    assert {"run", "plan", "check", "report"} <= {each[0] for each in _CALLS if each}
+    assert {"run", "plan", "check", "report"} <= {call[0] for call in _CALLS if call}
 
 
 @pytest.mark.parametrize("call", _CALLS, ids=" ".join)
@@ -72,16 +72,16 @@ def test_every_call_of_lab_that_is_shown_parses(call: tuple[str, ...]) -> None:
 
 def _loads(command: Any, name: str, arguments: list[str]) -> None:
     """The experiment with these options is valid; files of the reader's own are left out."""
-    given = command.make_context(name, arguments).params
+    options = command.make_context(name, arguments).params
     if ".py" in " ".join(arguments):
         return
     assert load(
-        given["name"],
-        overrides=given["settings"] or [],
-        arms=[part for part in given["arms"].split(",") if part],
-        seeds=given["seeds"],
-        congestion_control=given["congestion_control"],
-        profile=given["profile"],
+        options["name"],
+        overrides=options["settings"] or [],
+        arms=[part for part in options["arms"].split(",") if part],
+        seeds=options["seeds"],
+        congestion_control=options["congestion_control"],
+        profile=options["profile"],
     )
 
 
@@ -95,17 +95,14 @@ def test_every_command_line_is_one(block: Block) -> None:
 
 @pytest.mark.parametrize("block", _of_kind("yaml"))
 def test_every_yaml_block_is_valid(block: Block, tmp_path: Path) -> None:
-    given = yaml.safe_load(block.text) or {}
-    document = given
-    of_programs = given.get("workload", {}).get("kind") == "programs"
-    if not of_programs and ("rounds" not in given or "arms" not in given):
-        document = _merged(yaml_input.read(EXPERIMENTS / "quick.yaml"), given)
-    assert [
-        f"{iter_error.json_path}: {iter_error.message}"
-        for iter_error in VALIDATOR.iter_errors(document)
-    ] == []
-    of_own_model = ":" in str(given.get("training", {}).get("model", ""))
-    if ".py" in block.text or of_own_model or "from" in given.get("phases", {}):
+    document = fragment = yaml.safe_load(block.text) or {}
+    of_programs = fragment.get("workload", {}).get("kind") == "programs"
+    if not of_programs and not {"rounds", "arms"} <= fragment.keys():
+        document = _merged(yaml_input.read(EXPERIMENTS / "quick.yaml"), fragment)
+    errors = VALIDATOR.iter_errors(document)
+    assert [f"{error.json_path}: {error.message}" for error in errors] == []
+    of_own_model = ":" in str(fragment.get("training", {}).get("model", ""))
+    if ".py" in block.text or of_own_model or "from" in fragment.get("phases", {}):
         return  # names files, or a run, of the reader's own
     path = tmp_path / "shown.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")

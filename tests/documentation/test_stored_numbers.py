@@ -28,14 +28,14 @@ def test_every_block_is_what_the_kept_rows_give(capsys):
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_no_result_is_typed(page):
     prose = _CODE.sub("", _GENERATED.sub("", (ROOT / page).read_text(encoding="utf-8")))
-    assert [each[0] for each in _TYPED.finditer(prose)] == []
+    assert [match[0] for match in _TYPED.finditer(prose)] == []
 
 
 def test_answers_and_benches_come_from_what_is_kept(tmp_path):
-    found = kept_results.answers(RESULTS)
-    assert found is not None
-    assert {row[-1].text for row in found.rows} <= {path.name for path in RESULTS.iterdir()}
-    few = next(row for row in found.rows if row[-1].text == "ddp-hooks")
+    answers = kept_results.answers(RESULTS)
+    assert answers is not None
+    assert {row[-1].text for row in answers.rows} <= {path.name for path in RESULTS.iterdir()}
+    few = next(row for row in answers.rows if row[-1].text == "ddp-hooks")
     assert few[3].text.endswith("(an indication: few seeds)")
     bench = kept_results.bench("bench-bound", RESULTS)
     assert bench is not None
@@ -46,10 +46,10 @@ def test_answers_and_benches_come_from_what_is_kept(tmp_path):
 
 def test_the_list_of_results_names_each_folder_and_says_whose_commit_is_not_on_main():
     text = (ROOT / "docs" / "measured" / "index.md").read_text(encoding="utf-8")
-    known = verification.on_main(ROOT)
+    on_main = verification.on_main(ROOT)
     for file in sorted(RESULTS.glob("*/provenance.json")):
         manifest = json.loads((file.parent / "manifest.json").read_text())
         row = next(line for line in text.splitlines() if line.startswith(f"| [{file.parent.name}]"))
         # Of newer results `verify-results` looks for the sources, too, and says what it finds.
-        if known and manifest["commit"] and not manifest.get("sources"):
-            assert ("not on `main`" in row) == (manifest["commit"][:40] not in known), row
+        if on_main and manifest["commit"] and not manifest.get("sources"):
+            assert ("not on `main`" in row) == (manifest["commit"][:40] not in on_main), row
