@@ -165,21 +165,15 @@ def verdict(ours: Estimate, low: float, high: float, quantity: Quantity) -> Verd
         return None
     if ours.low is None or ours.high is None or ours.n < ENOUGH_SEEDS:
         return "undecided"
-    least, most = _widened(low, high, quantity)
+    least, most = low - ACCURACY_MARGIN, high + ACCURACY_MARGIN
+    if quantity == "ratio":
+        least = max(low / (1 + RATIO_MARGIN), low - GAIN_MARGIN * abs(low - 1))
+        most = min(high * (1 + RATIO_MARGIN), high + GAIN_MARGIN * abs(high - 1))
     if ours.low > most or least > ours.high:
         return "not reproduced"
     if least <= (1 if quantity == "ratio" else 0) <= most:
         return "too small to test here"
     return "reproduced" if least <= ours.low and ours.high <= most else "undecided"
-
-
-def _widened(low: float, high: float, quantity: Quantity) -> tuple[float, float]:
-    if quantity == "ratio":
-        return (
-            max(low / (1 + RATIO_MARGIN), low - GAIN_MARGIN * abs(low - 1)),
-            min(high * (1 + RATIO_MARGIN), high + GAIN_MARGIN * abs(high - 1)),
-        )
-    return low - ACCURACY_MARGIN, high + ACCURACY_MARGIN
 
 
 def byte_bound(low: float, high: float) -> float:

@@ -53,6 +53,7 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         for run in runs
         if isinstance(target := section(run.config, "training").get("target"), int | float)
     }
+    gathered = transfers.filter(pl.col("chunks_received") >= 0, leg="gather", role="receiver")
     by_log = {
         "rounds": rounds,
         "receivers": transfers.filter(
@@ -74,7 +75,9 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         "metrics": _metrics(runs, by_log),
         "latencies": rounds.select("run_key", *_ROUNDS),
         "round_parts": _round_parts(rounds, training),
-        "gathered_loss": _gathered_loss(transfers),
+        "gathered_loss": gathered.group_by("run_key", "round", maintain_order=True).agg(
+            loss=1 - pl.col("chunks_received").sum() / pl.col("chunk_count").sum()
+        ),
         "evaluations": evaluations.select("run_key", *_EVALUATIONS),
         "deviations": lost,
         "impairments": impairments,
@@ -141,13 +144,6 @@ def _round_parts(rounds: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     waiting = pl.col("iteration_s") - pl.sum_horizontal(ROUND_PARTS[:-1], ignore_nulls=False)
     steps = steps.with_columns(waiting_s=waiting).filter(pl.col("iteration_s") > 0)
     return steps.select("run_key", "round", "iteration_s", *ROUND_PARTS).drop_nulls()
-
-
-def _gathered_loss(transfers: pl.DataFrame) -> pl.DataFrame:
-    """Per run and round the share of the gathered chunks that receivers went without: `loss`."""
-    gathered = transfers.filter(pl.col("chunks_received") >= 0, leg="gather", role="receiver")
-    share = 1 - pl.col("chunks_received").sum() / pl.col("chunk_count").sum()
-    return gathered.group_by("run_key", "round", maintain_order=True).agg(loss=share)
 
 
 def task_metric(measured: pl.DataFrame) -> str | None:

@@ -136,7 +136,11 @@ def within_arm(
         )
         words = f"{published.arms[0]}: {words}"
         for metric in published.metrics:
-            ours = _paired(both, metric)
+            differ = metric in TASK_METRICS
+            mean = pl.col(metric).mean() if differ else pl.col(metric).log().mean().exp()
+            of_unit = both.group_by("seed", *BLOCK, "arm", maintain_order=True).agg(mean)
+            sides = pairing.measured(of_unit, _POINTS, [metric]).paired(*_POINTS, metric)
+            ours = difference_interval(*sides) if differ else ratio_interval(*sides)
             made = _compared(published, metric, words, ours, itertools.chain(*of_points))
             by_metric.setdefault(metric, []).append(made | ({"no_pairs": apart} if apart else {}))
     return by_metric
@@ -173,16 +177,6 @@ def meets(conditions: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
         name in conditions and conditions[name] in (value if isinstance(value, list) else [value])
         for name, value in required.items()
     )
-
-
-def _paired(both: pl.DataFrame, metric: str) -> Estimate:
-    """Ratio of first over second, or the difference for accuracy and perplexity."""
-    of_unit = both.group_by("seed", *BLOCK, "arm", maintain_order=True)
-    values = pl.col(metric)
-    differ = metric in TASK_METRICS
-    mean = values.mean() if differ else values.log().mean().exp()
-    sides = pairing.measured(of_unit.agg(mean), _POINTS, [metric]).paired(*_POINTS, metric)
-    return difference_interval(*sides) if differ else ratio_interval(*sides)
 
 
 def _compared(

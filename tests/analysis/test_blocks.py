@@ -104,8 +104,8 @@ def test_an_arm_is_compared_with_itself_on_one_machine_only(tmp_path):
             options: dict[str, Any] = {"factors": {"k": k}, "config": config, "machine": machine}
             build.run(arm="dblp", seed=seed, calm_s=calm_s, burst_s=calm_s, **options)
     summary, caution = cautioned(tmp_path)
-    (found,) = summary["published"]["round_latency_s.mean"]
-    assert (found["ours"]["value"], found["ours"]["n"]) == (pytest.approx(1.5), 4)
+    (beside,) = summary["published"]["round_latency_s.mean"]
+    assert (beside["ours"]["value"], beside["ours"]["n"]) == (pytest.approx(1.5), 4)
     assert f"no pairs: 1 of 5 seeds of dblp: k = 0.2 / k = 0.4 ({ON_MACHINES})" in caution
 
 

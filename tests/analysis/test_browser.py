@@ -89,14 +89,14 @@ def browser(chromium: webdriver.Chrome, report: Path) -> Iterator[webdriver.Chro
 
 
 def logged(driver: webdriver.Chrome) -> tuple[list[str], list[str]]:
-    """What the console had to say, and the addresses that were asked for, since the last call."""
-    events = [json.loads(each["message"])["message"] for each in driver.get_log("performance")]
+    """The messages of the console, and the requested addresses, since the last call."""
+    events = [json.loads(record["message"])["message"] for record in driver.get_log("performance")]
     requests = [
         event["params"]["request"]["url"].partition("#")[0]
         for event in events
         if event["method"] == "Network.requestWillBeSent"
     ]
-    errors = [each["message"] for each in driver.get_log("browser")]
+    errors = [record["message"] for record in driver.get_log("browser")]
     return errors, [request for request in requests if request != "about:blank"]
 
 

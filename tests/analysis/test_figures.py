@@ -1,4 +1,4 @@
-"""What figures show: read from their artists, not from their pixels."""
+"""The figures, read from their artists, not from their pixels."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_report_with_measured_effects_has_all_of_their_figures(tmp_path):
     ResultsBuilder(tmp_path).run(arm="dblp", seed=1, layers=3, workers=2)
     results = load(tmp_path)
     summary = summarise(results)
-    names = {each.name for each in writing.draw_all(results, summary)}
+    names = {drawing.name for drawing in writing.draw_all(results, summary)}
     assert {"gradient-error", "divergence", "accuracy-over-rounds"} <= names
 
 
@@ -142,7 +142,7 @@ def test_no_two_arms_of_a_large_comparison_look_alike():
     names = [*style.ARMS, *(f"other-{number}" for number in range(10))]
     styles = list(style.arm_styles(names).values())
     assert len(set(styles)) == len(names)
-    assert len({(look.colour.name, look.marker) for look in styles}) == len(names)
+    assert len({(arm_style.colour.name, arm_style.marker) for arm_style in styles}) == len(names)
 
 
 LONG = "dblp@congestion_control=/home/someone/transport/my_control.py:Mine:gain=0.5,limit=20"

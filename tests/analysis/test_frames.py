@@ -72,9 +72,9 @@ def test_runs_has_all_planned_runs_and_metrics_the_ok_ones(folder):
 
 def test_samples_are_read_as_far_as_they_are_asked_for(folder):
     results = analysis.load(folder)
-    found = results.samples("queues").filter(pl.col("backlog_bytes") > 300)
-    assert isinstance(found, pl.LazyFrame)
-    assert found.collect()["link"].to_list() == ["link-4", "link-5", "link-6"]
+    fullest = results.samples("queues").filter(pl.col("backlog_bytes") > 300)
+    assert isinstance(fullest, pl.LazyFrame)
+    assert fullest.collect()["link"].to_list() == ["link-4", "link-5", "link-6"]
     assert results.samples("flows").collect().is_empty()  # no run has any
     with pytest.raises(ValueError, match="samples 'queue'; valid: queues, flows, processes"):
         results.samples("queue")

@@ -1,4 +1,4 @@
-"""What is kept of an experiment gives the same numbers as its run directories, or is refused."""
+"""Kept results give the same numbers as the run directories, or are refused."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_refused_attempts_are_kept_with_their_reasons_and_gates(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "change", "said"),
+    ("file", "change", "message"),
     [
         ("rows.csv", lambda rows: rows[:-1], "no row of run tcp-cubic-s2 (tcp-cubic, seed 2)"),
         ("rows.csv", lambda rows: [rows[0].replace("accuracy", "wit"), *rows[1:]], "'wit'"),
@@ -138,14 +138,14 @@ def test_refused_attempts_are_kept_with_their_reasons_and_gates(tmp_path):
         ("experiment.json", lambda rows: ['{"schema": 9}'], "schema 9; valid: 1"),
     ],
 )
-def test_damaged_evidence_is_refused_in_one_line_that_names_it(tmp_path, file, change, said):
+def test_damaged_evidence_is_refused_in_one_line_that_names_it(tmp_path, file, change, message):
     three_arms(tmp_path / "runs")
     folder = kept(tmp_path / "runs", tmp_path / "kept")
     rows = (folder / file).read_text().splitlines(keepends=True)
     (folder / file).write_text("".join(change(rows)))
     with pytest.raises(ValueError) as refused:
         kept_rows.read(folder)
-    assert said in str(refused.value) and file in str(refused.value)
+    assert message in str(refused.value) and file in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -128,16 +128,16 @@ def shown(folder):
 
 def test_a_target_counts_from_the_first_evaluation_that_reaches_it(tmp_path):
     # Replicas' means: 0.09 after round 0, 0.36 after 3, 0.63 after 6, 0.9 after 9.
-    found = row(tmp_path, target=0.36, calm_s=0.1, compute_s=0.1)
-    assert found["rounds_to_target"] == 4
-    assert found["time_to_target_s"] == pytest.approx(4 * 0.2)
-    assert found["target_reached"] == 1
+    values = row(tmp_path, target=0.36, calm_s=0.1, compute_s=0.1)
+    assert values["rounds_to_target"] == 4
+    assert values["time_to_target_s"] == pytest.approx(4 * 0.2)
+    assert values["target_reached"] == 1
 
 
 def test_a_target_that_is_not_reached_is_told_and_has_no_time(tmp_path):
-    found = row(tmp_path, target=0.95)
-    assert found["time_to_target_s"] is None and found["rounds_to_target"] is None
-    assert found["target_reached"] == 0
+    values = row(tmp_path, target=0.95)
+    assert values["time_to_target_s"] is None and values["rounds_to_target"] is None
+    assert values["target_reached"] == 0
     _, table, _ = shown(tmp_path)
     labels = [line[0].text for line in table.rows]
     assert "Runs that reached the target (%)" in labels
@@ -146,9 +146,9 @@ def test_a_target_that_is_not_reached_is_told_and_has_no_time(tmp_path):
 
 def test_perplexity_takes_the_place_of_accuracy_and_falls_to_its_target(tmp_path):
     # It rises in the builder; a target of 1.2 is reached by the first value, 0.3.
-    found = row(tmp_path, metric="perplexity", accuracy=3.0, target=1.2)
-    assert found["perplexity"] == pytest.approx(3.0) and found["accuracy"] is None
-    assert found["rounds_to_target"] == 1
+    values = row(tmp_path, metric="perplexity", accuracy=3.0, target=1.2)
+    assert values["perplexity"] == pytest.approx(3.0) and values["accuracy"] is None
+    assert values["rounds_to_target"] == 1
     summary, table, _ = shown(tmp_path)
     assert summary["task_metric"] == "perplexity"
     labels = [line[0].text for line in table.rows]
@@ -158,17 +158,17 @@ def test_perplexity_takes_the_place_of_accuracy_and_falls_to_its_target(tmp_path
 
 def test_without_learning_the_table_says_why(tmp_path):
     row(tmp_path, pace={"kind": "payload-only", "compute_s": 0.0})
-    summary, table, found = shown(tmp_path)
+    summary, table, values = shown(tmp_path)
     assert summary["task_metric"] is None
     (accuracy,) = [line for line in table.rows if "accuracy" in line[0].text]
     assert "nothing is learnt" in accuracy[1].note
-    assert any(each.startswith("nothing is learnt") for each in found)
+    assert any(caution.startswith("nothing is learnt") for caution in values)
 
 
 def test_a_pace_is_printed_and_what_overran_it(tmp_path):
-    found = row(tmp_path, pace={"kind": "paced", "compute_s": 0.05}, compute_s=0.05, calm_s=0.1)
-    assert found["pace_overrun_share"] == pytest.approx(0.1)  # the first of ten iterations
-    assert found["compute_to_communication"] == pytest.approx(10 * 0.05 / 2.8)
+    values = row(tmp_path, pace={"kind": "paced", "compute_s": 0.05}, compute_s=0.05, calm_s=0.1)
+    assert values["pace_overrun_share"] == pytest.approx(0.1)  # the first of ten iterations
+    assert values["compute_to_communication"] == pytest.approx(10 * 0.05 / 2.8)
     _, table, sentences = shown(tmp_path)
     labels = [line[0].text for line in table.rows]
     assert "Computing over communicating, paced" in labels
@@ -178,11 +178,11 @@ def test_a_pace_is_printed_and_what_overran_it(tmp_path):
 
 
 def test_effects_of_loss_are_averaged_and_the_divergence_is_the_last(tmp_path):
-    found = row(tmp_path, layers=3, workers=2)
-    assert found["relative_error.gathered"] == pytest.approx(0.1)
-    assert found["relative_error.applied"] == pytest.approx(0.2)
-    assert found["cosine.applied"] == pytest.approx(0.97)
-    assert found["replica_divergence"] == pytest.approx(0.009)
+    values = row(tmp_path, layers=3, workers=2)
+    assert values["relative_error.gathered"] == pytest.approx(0.1)
+    assert values["relative_error.applied"] == pytest.approx(0.2)
+    assert values["cosine.applied"] == pytest.approx(0.97)
+    assert values["replica_divergence"] == pytest.approx(0.009)
 
 
 def test_workers_do_not_weigh_more_than_one_that_has_no_value(tmp_path):

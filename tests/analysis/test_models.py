@@ -18,7 +18,6 @@ from analysis.summary.lookup import entry
 from analysis.tables import ratios
 from analysis.tables.by_arm import main_table
 from analysis.tables.published_values import experiment_table, overview_table
-from testbed.training.models import MODELS
 from tests.analysis.build import ResultsBuilder
 
 RESNET = "dblp-accuracy-resnet"
@@ -44,15 +43,15 @@ def numbers(summary: dict[str, Any]) -> list[str]:
 
 
 def test_the_papers_own_model_needs_no_word(tmp_path):
-    found = numbers(beside(tmp_path, RESNET))
-    assert found[2:] == ["0.00 points (values 0.00, 0.00, n = 2)", "-0.48 points ()"]
+    shown = numbers(beside(tmp_path, RESNET))
+    assert shown[2:] == ["0.00 points (values 0.00, 0.00, n = 2)", "-0.48 points ()"]
 
 
 def test_a_payload_of_a_model_is_not_the_model(tmp_path):
     pace = {"kind": "payload-only"}
     summary = beside(tmp_path, "dblp-training-time-resnet-calm", pace=pace)
-    (found,) = summary["published"]["training_time_s"]
-    assert found["our_model"] == ["payload of resnet50"]
+    (shown,) = summary["published"]["training_time_s"]
+    assert shown["our_model"] == ["payload of resnet50"]
     assert numbers(summary)[2] == "1.00 x (payload of resnet50, values 1.00, 1.00, n = 2)"
 
 
@@ -93,14 +92,14 @@ def test_no_accuracy_is_a_mean_over_tasks(two_tasks):
     (accuracy,) = (row for row in main_table(summary).rows if row[0].text.startswith("Final test"))
     assert {cell.text for cell in accuracy[1:]} == {"\u2014"}
     assert "nobody's: see the tables by point" in accuracy[1].note
-    found = {row[0].text: row[1].text for row in ratios.ratio_table(summary).rows}
+    shown = {row[0].text: row[1].text for row in ratios.ratio_table(summary).rows}
     label = "Final test accuracy, difference (points)"
-    assert {name: text for name, text in found.items() if "accuracy" in name} == {
+    assert {name: text for name, text in shown.items() if "accuracy" in name} == {
         f"{label}, task = small-cnn": "0.50",
         f"{label}, task = mlp": "-5.00",
     }
     headings = ratios.findings_table(summary).columns
-    assert [heading for heading in headings if "accuracy" in heading] == list(found)[-2:]
+    assert [heading for heading in headings if "accuracy" in heading] == list(shown)[-2:]
     assert "accuracy" not in summary["published"]
     assert overview(summary) == APART
 
@@ -110,33 +109,33 @@ def test_each_task_has_a_panel_of_its_curves(two_tasks):
     tasks = {run.key: f"{run.factors['task']} on digits" for run in results.ok_runs}
     figure = rounds.quality(results.frame("training"), arm_styles(results.arms), "round", tasks)
     assert figure is not None
-    found = {axes.get_title(loc="left"): axes.lines for axes in figure.axes}
-    assert list(found) == ["small-cnn on digits", "mlp on digits"]
+    shown = {axes.get_title(loc="left"): axes.lines for axes in figure.axes}
+    assert list(shown) == ["small-cnn on digits", "mlp on digits"]
     ends = {
         task: sorted(np.asarray(line.get_ydata(), float)[-1] for line in lines)
-        for task, lines in found.items()
+        for task, lines in shown.items()
     }
     assert ends["mlp on digits"] == pytest.approx([90.0, 95.0])
     assert ends["small-cnn on digits"] == pytest.approx([89.5, 90.0])
 
 
-ENTRIES = {each.id: each for each in published.load()}
+ENTRIES = {paper.id: paper for paper in published.load()}
 
 
 def test_all_entries_are_complete():
     assert len(ENTRIES) == len(published.load())  # no id twice
     models = {*published.load_models(), published.ANY_MODEL, published.NOT_STATED}
-    for each in ENTRIES.values():
-        assert set(each.model) <= models and (len(each.model) == 1 or "any" not in each.model)
-        assert each.confidence in ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
-        low, high = each.bounds
-        assert low <= high and (low > 0 or each.section == "differences")
-        assert each.title and each.condition and each.source and each.version
-        assert (len(each.arms), len(each.points)) in ((2, 0), (1, 2))
-        if each.values:
-            first, second = each.values.values()
-            assert each.bounds == pytest.approx([first - second] * 2)
-        for metric in each.metrics:
+    for paper in ENTRIES.values():
+        assert set(paper.model) <= models and (len(paper.model) == 1 or "any" not in paper.model)
+        assert paper.confidence in ("CODE", "FULL", "2nd-FULL", "ABS", "DERIVED")
+        low, high = paper.bounds
+        assert low <= high and (low > 0 or paper.section == "differences")
+        assert paper.title and paper.condition and paper.source and paper.version
+        assert (len(paper.arms), len(paper.points)) in ((2, 0), (1, 2))
+        if paper.values:
+            first, second = paper.values.values()
+            assert paper.bounds == pytest.approx([first - second] * 2)
+        for metric in paper.metrics:
             metrics.describe(metric)
 
 
@@ -149,14 +148,9 @@ def test_the_numbers_fit_each_other_as_in_the_paper():
 
 
 def test_an_experiment_gets_what_it_names_or_what_its_arms_allow():
-    entries = published.load()
-    assert [each.id for each in published.select(["limit-bytes"], [])] == ["limit-bytes"]
+    assert [paper.id for paper in published.select(["limit-bytes"], [])] == ["limit-bytes"]
     alone = published.select(None, ["dblp", "tcp-cubic"])
-    assert {each.id for each in alone} == {"fig2-latency", "fig2-accuracy-flat"}
-    both = published.select(None, ["dblp", "fixed-low"])
-    assert len(both) == len([each for each in entries if not each.id.startswith("fig1-")])
+    assert {paper.id for paper in alone} == {"fig2-latency", "fig2-accuracy-flat"}
+    both = {paper.id for paper in published.select(None, ["dblp", "fixed-low"])}
+    assert both == {name for name in ENTRIES if not name.startswith("fig1-")}
     assert published.unknown(["limit-bytes", "table-1-alexnet", "no-such"]) == ["no-such"]
-
-
-def test_the_papers_models_are_models_of_the_training():
-    assert set(published.load_models().values()) <= set(MODELS)

@@ -128,7 +128,7 @@ def golden_sweep(folder: Path) -> None:
     """
     build = sweep(folder, seeds=6)
     build.published = ["dblp-burst-latency", "limit-bytes", "limit-passes", "no-such-id"]
-    build.published += [f"dblp-training-time-{each}-burst" for each in ("efficientnet", "resnet")]
+    build.published += [f"dblp-training-time-{model}-burst" for model in ("efficientnet", "resnet")]
     with edited(build.folder / "fixed-low-s2-0.9" / "manifest.json") as manifest:
         manifest["cpu"] = "Other CPU"
     run_of(build, "dblp", 7, 0.9, critical=5)
@@ -342,10 +342,10 @@ def test_the_page_leads_to_its_sections_its_files_and_the_slowest_round(tmp_path
         "timeline.html#dblp-s1-0.9&amp;round=4"
     ]
     rows = list(csv.DictReader((paths.index.parent / "per-run.csv").open()))
-    assert [each["run_key"] for each in rows] == [
+    assert [line["run_key"] for line in rows] == [
         f"{arm}-s{seed}-{q}" for q in (0.6, 0.9) for arm in ("dblp", "fixed-low") for seed in (1, 2)
     ]
-    [slowest] = [each for each in rows if each["run_key"] == "dblp-s1-0.9"]
+    [slowest] = [line for line in rows if line["run_key"] == "dblp-s1-0.9"]
     assert (slowest["q"], slowest["slowest_round"]) == ("0.9", "4")
     assert float(slowest["round_latency_s.burst_mean"]) == 9.0
     assert "rounds_per_s" in slowest  # all metrics, not only those on the page

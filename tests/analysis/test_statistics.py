@@ -71,11 +71,11 @@ def test_the_p_value_is_that_of_scipys_paired_t_test_and_fits_the_interval(n, ra
         generator = np.random.default_rng([n, seed])
         left, right = np.exp(generator.normal(0.1, 0.2, n)), np.exp(generator.normal(0, 0.2, n))
         of = np.log if ratio else np.asarray
-        found = paired_p_value(left, right, ratio=ratio)
-        assert found is not None
-        assert found == pytest.approx(stats.ttest_rel(of(left), of(right)).pvalue)
+        p_value = paired_p_value(left, right, ratio=ratio)
+        assert p_value is not None
+        assert p_value == pytest.approx(stats.ttest_rel(of(left), of(right)).pvalue)
         interval = (ratio_interval if ratio else difference_interval)(left, right)
-        assert (found < 0.05) == (not interval.low <= ratio <= interval.high)
+        assert (p_value < 0.05) == (not interval.low <= ratio <= interval.high)
 
 
 def test_below_five_pairs_and_without_a_logarithm_there_is_no_p_value():
@@ -167,8 +167,8 @@ def walked(tolerance: float, loss: float, chunks: int, chance: np.random.Generat
 @pytest.mark.parametrize("tolerance", [0.008, 0.408])
 def test_many_chunks_walk_as_far_as_is_expected(tolerance, loss):
     chance = np.random.default_rng(7)
-    found = np.mean([walked(tolerance, loss, 200_000, chance) for _ in range(5)])
-    assert found == pytest.approx(statistics.passes(tolerance, loss), rel=0.01)
+    passes = np.mean([walked(tolerance, loss, 200_000, chance) for _ in range(5)])
+    assert passes == pytest.approx(statistics.passes(tolerance, loss), rel=0.01)
 
 
 def test_the_pass_limit_is_the_ratio_of_passes():

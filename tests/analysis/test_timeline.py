@@ -31,7 +31,7 @@ def page_of(folder: Path) -> str:
 
 
 def add_times(run: Path) -> None:
-    """What a real run's rounds have in addition to those of the builder: when they were."""
+    """Add the times that a real run's rounds have, and those of the builder lack."""
     with edited(run / "events" / "rounds.jsonl") as rounds:
         for number, record in enumerate(rounds):
             record |= {"began_s": ORIGIN_S + number, "ended_s": ORIGIN_S + number + 0.9}

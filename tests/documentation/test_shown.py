@@ -1,4 +1,4 @@
-"""What the documentation shows is right: commands parse, YAML is valid, Python runs."""
+"""The documentation shows what works: commands parse, YAML is valid, Python runs."""
 
 from __future__ import annotations
 

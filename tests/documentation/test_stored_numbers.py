@@ -1,4 +1,4 @@
-"""What the pages say of kept results stands in blocks that are written from the kept rows."""
+"""The pages' numbers of kept results stand in blocks that are written from the kept rows."""
 
 from __future__ import annotations
 
