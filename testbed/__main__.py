@@ -65,8 +65,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         status = _complain(_interruption(sys.argv[1:]), _received or _INTERRUPTED)
     except OSError as error:
-        known = error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EFBIG)
-        if not known:
+        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EFBIG):
             raise
         status = _complain(f"{error.filename or 'results'}: {os.strerror(error.errno or 0)}", 2)
     except Exception as error:
@@ -110,7 +109,7 @@ def _with_default_host(arguments: list[str]) -> list[str]:
 
 
 def _interruption(arguments: list[str]) -> str:
-    """What to say after Ctrl-C: the whole command that continues, where there is one."""
+    """Name, after Ctrl-C, the whole command that continues, where there is one."""
     if not arguments or arguments[0] not in ("run", "simulate"):
         return "interrupted"
     words = [argument for argument in arguments if argument != "--anew"]
@@ -135,7 +134,8 @@ def _usage_error(error: Any) -> str:
         valid = [opt for parameter in command.params for opt in parameter.opts if opt[:1] == "-"]
         wrong = error.option_name
         # Without the hyphens, in which all options are alike.
-        nearest = difflib.get_close_matches(wrong.lstrip("-"), [each.lstrip("-") for each in valid])
+        names = [option.lstrip("-") for option in valid]
+        nearest = difflib.get_close_matches(wrong.lstrip("-"), names)
         near = f"; did you mean '--{nearest[0]}'?" if nearest else ""
         options = ", ".join(valid) or "none"
         return f"{verb}: no option {wrong}; valid: {options}{near}"

@@ -52,7 +52,6 @@ class Participant:
         self._connection = connection
 
     def ready(self) -> None:
-        """Say that everything is open."""
         self._send({"ready": True})
 
     def next_transfer(self) -> bool:
@@ -60,7 +59,6 @@ class Participant:
         return self._connection.recv(1) != b""
 
     def report(self, figures: Mapping[str, Any]) -> None:
-        """Send what the transfer took."""
         self._send({"figures": figures})
 
     def fail(self, words: str) -> None:

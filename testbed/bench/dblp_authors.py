@@ -45,7 +45,6 @@ class DblpAuthors(Adapter):
 
     @classmethod
     def check(cls, checkout: Path) -> None:
-        """Look for the files and functions that are called; nothing is executed."""
         for name in ("mlt.py", "config.py", "utility.py"):
             if not (checkout / name).is_file():
                 raise UnfitError(
@@ -61,7 +60,6 @@ class DblpAuthors(Adapter):
                 )
 
     def open(self) -> None:
-        """Import the two modules, join the ends by TCP, and make the socket for datagrams."""
         end = self.end
         sys.path.insert(0, str(end.checkout))
         self._code: Any = importlib.import_module("mlt")
@@ -101,7 +99,6 @@ class DblpAuthors(Adapter):
             raise RuntimeError(f"send_data_mlt returned {done}{last_line}")
 
     def receive(self) -> Payload:
-        """Receive, and return the one tensor of which the payload consists."""
         self._round += 1
         while (first := self._tcp.recv(1, socket.MSG_PEEK)) == _STALE_PROBE:
             self._tcp.recv(_SIGNAL_BYTES, socket.MSG_WAITALL)

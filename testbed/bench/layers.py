@@ -190,7 +190,6 @@ def bound(rungs: Sequence[Record]) -> float:
 
 
 def table(profile: Record, note: str) -> rendering.Table:
-    """Tabulate what each group of tensors bears, and all of them at once."""
     rows = []
     for group in profile["measured"]:
         name, bears = group["group"], f"{'at least ' * group['at_least']}{group['bound']:g}"

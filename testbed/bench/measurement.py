@@ -39,7 +39,6 @@ class BenchError(RuntimeError):
 
 
 def measure(selection: Selection, other: Peer | None) -> Iterator[dict[str, Any]]:
-    """Run the cases that match and yield their records."""
     order = {"selection": vars(selection), "peer": None if other is None else other.as_json()}
     with sandbox.start(__name__) as box:
         try:
@@ -59,7 +58,6 @@ def measure(selection: Selection, other: Peer | None) -> Iterator[dict[str, Any]
 
 
 def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
-    """Run the cases; send the record of each."""
     tempfile.tempdir = str(sandbox.prepare())  # it goes with the sandbox, however that ends
     with contextlib.suppress(OSError):  # where allowed: less of what else the machine does
         os.setpriority(os.PRIO_PROCESS, 0, -15)
@@ -89,7 +87,6 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
 
 
 def _run(case: Case, network: Network, other: Peer | None) -> tuple[str, dict[str, Figures]]:
-    """Run a case; return its status and the figures by host."""
     if network.losses is not None:
         network.losses.take()
     status, figures = coordinator.coordinate(
@@ -104,7 +101,6 @@ def _run(case: Case, network: Network, other: Peer | None) -> tuple[str, dict[st
 
 
 def _processes(case: Case, network: Network, other: Peer | None) -> dict[str, Process]:
-    """Start the process of every host, which opens its end."""
     hosts = [network.server, *network.workers]
     if case.is_other:
         assert other is not None

@@ -79,7 +79,6 @@ class Network:
 
 
 def build(kind: LinkKind) -> Network:
-    """Make the network of a case: a server and its workers."""
     server = _host("server", SERVER_ADDRESS)
     workers = [_host(f"worker-{i}", f"10.77.0.{i + 1}") for i in range(1, kind.workers + 1)]
     for host in (server, *workers):
@@ -181,7 +180,6 @@ def _prepare(host: Host) -> None:
 
 
 def _configure(host: Host, kind: LinkKind) -> None:
-    """Give a host its address, its offloads and its link's shape."""
     here = inside(host.pid)
     run([*here, "ip", "address", "add", f"{host.address}/24", "dev", "eth0"])
     run([*here, "ip", "link", "set", "eth0", "up"])

@@ -51,7 +51,6 @@ def run(runs: Sequence[Run], *, json_file: Path | None) -> None:
 
 
 def require_learning(runs: Sequence[Run], what: str) -> None:
-    """Raise InputError for runs that learn nothing."""
     if not all(run.experiment.trains for run in runs):
         raise InputError(f"bench {what}: programs learn nothing here; valid: built-in training")
     if any(run.experiment.training.pace.kind == "payload-only" for run in runs):
@@ -107,7 +106,6 @@ def train(trial: Record) -> Record:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where one is None."""
     numbers = [value for value in values if value is not None]
     return statistics.fmean(numbers) if len(numbers) == len(values) else None
 
@@ -134,6 +132,5 @@ def table(measured: Sequence[Mapping[str, Any]]) -> rendering.Table:
 def table_of(
     title: str, columns: list[str], rows: Sequence[Sequence[str]], note: str
 ) -> rendering.Table:
-    """A table of texts."""
     cells = [[rendering.Cell(text=text) for text in texts] for texts in rows]
     return rendering.Table(title=title, columns=columns, rows=cells, notes=[note], numeric=False)

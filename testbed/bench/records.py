@@ -128,7 +128,6 @@ def series(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> dict[str,
 def _of_one(
     case: Case, at_server: Mapping[str, Any], flows: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """The values of one repetition."""
     # Another implementation is done when both calls have returned; of ours, the senders know.
     ends = flows if not case.is_other else [*flows, at_server]
     span_s = max(end["ended_s"] for end in ends) - min(flow["began_s"] for flow in flows)
@@ -201,13 +200,11 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def is_narrow(values: Sequence[float]) -> bool:
-    """Tell whether the median is known well enough."""
     ends = interval(values)
     return ends is not None and ends[1] <= (1 + NARROW) * statistics.median(values)
 
 
 def is_finished(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> bool:
-    """Tell whether a case needs no further repetition."""
     by_key = series(case, figures)
     n, spent_s = len(by_key["completion_s"]), sum(by_key["completion_s"])
     if n < case.repeats:

@@ -115,10 +115,10 @@ def draw(records: Iterable[Record], path: Path) -> bool:
     with style.settings():
         figure, (axes,) = style.new_panels(1)
         for label, points in lines.items():
-            look, (losses, ratios, done) = looks[label], np.array(points).T
-            common: Any = {"color": look.colour.light, "marker": look.marker}
+            drawn, (losses, ratios, done) = looks[label], np.array(points).T
+            common: Any = {"color": drawn.colour.light, "marker": drawn.marker}
             axes.plot(
-                losses[done == 1], ratios[done == 1], linestyle=look.line, label=label, **common
+                losses[done == 1], ratios[done == 1], linestyle=drawn.line, label=label, **common
             )
             # Drawn at the time that it had, a lower limit.
             common |= {"markerfacecolor": "none", "linestyle": "none"}

@@ -16,7 +16,7 @@ _LAYERS_SEEDS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Which cases are measured, and where they are written."""
+    """Options that select cases, and the file of their records."""
 
     json_file: Annotated[
         Path | None, output_file("--json", help="write records here, a figure beside them")

@@ -139,7 +139,6 @@ def _execute(
 
 
 def _require(chosen: Chosen, console: Console) -> None:
-    """Refuse what this machine cannot execute."""
     if any(run.experiment.trains for run in chosen.runs) and not importlib.util.find_spec("torch"):
         raise InputError("training needs torch, which was left out here: LAB_TORCH=1 ./lab check")
     fetch_prerequisites(chosen.runs, console)
@@ -285,7 +284,6 @@ class RunProgress:
         self.begin(label, "starting again")
 
     def end(self, outcome: Outcome) -> None:
-        """Print the verdict of a run that has ended."""
         label = outcome.run.label
         self._under_way.pop(label, None)
         self.outcomes[outcome.run.key] = outcome
@@ -300,7 +298,6 @@ class RunProgress:
         self._update("")
 
     def say(self, line: str | Text) -> None:
-        """Print a sentence that stays on the screen."""
         self._line_s = time.monotonic()
         # One line, however long: a live display counts the lines.
         self._console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
@@ -316,7 +313,6 @@ class RunProgress:
         self._bar.update(self._task, completed=done, description=text, left=self._left())
 
     def _share(self) -> float:
-        """Add up the done shares of the runs under way."""
         return sum(share for _, share in self._under_way.values())
 
     def _left(self) -> str:

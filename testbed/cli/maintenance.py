@@ -64,7 +64,6 @@ KINDS = {
 
 
 def example(kind: str) -> str:
-    """Name the file in `examples/` from which a kind is copied."""
     return f"own_{kind.replace('-', '_')}"
 
 

@@ -1,4 +1,4 @@
-"""What a user chooses on the command line; a dataclass of options is one parameter of a verb."""
+"""Options of the command line; a dataclass of options is one parameter of a verb."""
 
 import dataclasses
 import difflib
@@ -54,7 +54,7 @@ def output_file(*names: str, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which runs of which experiment, and what the command line changes in them."""
+    """Options that select runs of an experiment, and change them."""
 
     name: Name
     arms: Annotated[str | None, typer.Option("--arms", help="only these arms: a,b")] = None
@@ -92,7 +92,6 @@ class Selection:
         return self.name not in experiment.names() and (Path(self.name).is_dir() or is_planned)
 
     def loaded(self) -> list[Any]:
-        """Load the runs, in the order of the file."""
         from testbed import experiment
 
         runs = experiment.load(self.name, **self._changes())
@@ -119,7 +118,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Selection):
-    """A selection, and where results go."""
+    """A selection, and the folder of its results."""
 
     out: Out = RESULTS
 
@@ -135,7 +134,7 @@ STORED = tuple(field.name for field in dataclasses.fields(Selection))
 
 @dataclass(frozen=True, kw_only=True)
 class Execution(Sweep):
-    """How runs are executed."""
+    """Options for executing runs."""
 
     retries: Annotated[
         int | None,
@@ -159,7 +158,7 @@ class Execution(Sweep):
 
 @dataclass(frozen=True, kw_only=True)
 class LabExecution(Execution):
-    """How runs are executed in labs."""
+    """Options for executing runs in labs."""
 
     pcap: Annotated[
         str | None,

@@ -38,20 +38,18 @@ class Place:
         return self.results.joinpath(*filter(None, (self.experiment, self.key)))
 
     def require(self) -> None:
-        """Raise InputError where nothing was planned under the experiment's name."""
         if self.experiment is not None and not self.folder.is_dir():
-            valid = ", ".join([*self.known(), "another folder with --out DIR"])
+            valid = ", ".join([*self.experiments(), "another folder with --out DIR"])
             raise InputError(f"{self.results}: no results of {self.experiment!r}; valid: {valid}")
 
     def require_known(self, under_way: Iterable[str]) -> None:
         """Raise InputError for a name that is neither under way, nor here, nor the lab's own."""
-        names = sorted({*under_way, *self.known(), *experiment.names()})
+        names = sorted({*under_way, *self.experiments(), *experiment.names()})
         if self.experiment not in names:
             name = str(self.experiment)
             raise InputError(f"unknown experiment {name!r}; {one_of(name, names)}")
 
     def require_results(self) -> None:
-        """Raise InputError where a folder of results holds none."""
         if not any(any(self.results.glob(sign)) for sign in _SIGNS):
             raise InputError(
                 f"{self.results}: holds no experiment's results; valid: an experiment's name, its "
@@ -63,8 +61,7 @@ class Place:
         runs = "*/" * ((self.experiment is None) + (self.key is None))
         return sorted(self.folder.glob(runs + pattern))
 
-    def known(self) -> list[str]:
-        """The experiments of the folder that have results."""
+    def experiments(self) -> list[str]:
         return sorted(path.parent.name for path in self.results.glob(f"*/{PLAN}"))
 
 
@@ -109,7 +106,6 @@ def result(what: str, results: Path) -> Path:
 
 
 def is_run(folder: Path) -> bool:
-    """Tell whether a folder is that of one run."""
     return (folder / "config.json").is_file()
 
 
@@ -164,7 +160,6 @@ def _refuse_empty(what: str | None) -> None:
 
 
 def _is_name(what: str, results: Path) -> bool:
-    """Tell whether an experiment of this name has results."""
     return run_directory.is_name(what) and (results / what).is_dir()
 
 

@@ -49,7 +49,6 @@ class Chosen:
 
     @property
     def folder(self) -> Path:
-        """The folder of the experiment's results."""
         return self.results / self.runs[0].experiment.name
 
     @cached_property
@@ -166,7 +165,6 @@ def show(chosen: Chosen, console: Console) -> None:
 
 
 def show_runs(results: Path, runs: Sequence[Run], console: Console) -> None:
-    """Print the runs in the order of their execution, with their verdicts so far."""
     rows, arms = [], dict[str, dict[str, None]]()
     for run, verdict, lacking in _standings(results, runs):
         factors = ", ".join(f"{name} {value}" for name, value in run.factors.items())
@@ -232,7 +230,6 @@ def _cell(name: str, numbers: Numbers) -> str:
 
 
 def _show_topologies(runs: Sequence[Run], console: Console) -> None:
-    """Print the size, the longest round trip and the links of every distinct topology."""
     distinct: dict[str, list[Run]] = {}
     for run in runs:
         distinct.setdefault(run.experiment.topology.model_dump_json(), []).append(run)

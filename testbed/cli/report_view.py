@@ -44,7 +44,7 @@ def write(
             _show(written[-1], console)
     except ValueError as error:
         raise InputError(str(error)) from None
-    if place.known()[1:]:
+    if place.experiments()[1:]:
         console.print(f"all reports: {written[-1].overview}")
     return written
 
@@ -149,4 +149,4 @@ def export(
 
 def _names(place: Place) -> list[str] | list[None]:
     """The experiments; with none at all, the loading of results says what is missing."""
-    return [place.experiment] if place.experiment else place.known() or [None]
+    return [place.experiment] if place.experiment else place.experiments() or [None]

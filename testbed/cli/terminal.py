@@ -1,4 +1,4 @@
-"""What the terminal shows keeps whole words, in a pipe as well as on a narrow screen."""
+"""Prints tables and sentences with whole words, in a pipe as well as on a narrow screen."""
 
 from __future__ import annotations
 

@@ -350,7 +350,6 @@ def explain(
 
 
 def show_explanation(directory: Path, console: Console) -> None:
-    """Print why a run ended as it did, and what to do."""
     from testbed.verdict import explanation
 
     run = explanation.explain(directory)

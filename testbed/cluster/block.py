@@ -39,7 +39,6 @@ def task(configs: list[dict[str, Any]], capture: list[str]) -> str:
 
 
 def main() -> int:
-    """Execute the runs of a task; return the exit status."""
     folder, task = Path(sys.argv[1]), json.load(sys.stdin)
     worker.remove_abandoned(folder.parent)
     try:

@@ -93,12 +93,10 @@ class Arm(AnyArm):
         return self._caution
 
     def resolved_filling(self) -> dict[str, str]:
-        """Return the filling of each leg as text."""
         fillings = PRESET_FILLINGS.get(self.protocol, {})
         return {leg: text or fillings.get(leg, DEFAULT_FILLING) for leg, text in self.filling}
 
     def resolved(self) -> ProtocolConfig:
-        """Return the transport's configuration."""
         return presets.preset(self.protocol, **(self.model_extra or {}))
 
     @model_validator(mode="wrap")

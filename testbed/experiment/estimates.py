@@ -109,7 +109,6 @@ class Prediction:
 
     @property
     def communication_s(self) -> float:
-        """The time of the two legs of a calm round."""
         sending_bps = self._way.share_bps * min(1.0, self._experiment.transport.pace)
         return sum(self._needed_bytes(leg) * 8 / sending_bps + self._way.rtt_s for leg in Leg)
 
@@ -129,7 +128,6 @@ class Prediction:
         return Duration(run_s=run_s, computing=self._experiment.training.pace.kind != "real")
 
     def _needed_bytes(self, leg: Leg) -> float:
-        """Count the bytes of frames that one transfer of a calm round sends."""
         compression, sent = compression_of(self._run.protocol), 1.0
         if compression is not None:
             whole_bytes = self.layout.chunk_count * self.layout.chunk_bytes

@@ -41,12 +41,10 @@ class Point(NamedTuple):
 
 
 def names() -> list[str]:
-    """The experiments that come with the project."""
     return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 
 
 def find(name_or_path: str) -> Path:
-    """The YAML file of an experiment's name or path."""
     path = Path(name_or_path)
     if path.suffix in yaml_input.SUFFIXES:
         if not path.is_file():
@@ -69,7 +67,6 @@ def find(name_or_path: str) -> Path:
 
 
 def summary(name: str) -> Summary:
-    """Summarise an experiment for `./lab list`."""
     document = yaml_input.read(find(name))
     apply_profile(document, DEFAULT_PROFILE)
     give_arm(document)
@@ -85,12 +82,10 @@ def give_arm(document: dict[str, Any]) -> None:
 
 
 def profile_names(name_or_path: str) -> list[str]:
-    """The profiles of an experiment, the default one first."""
     return profiles(yaml_input.read(find(name_or_path)))
 
 
 def profiles(document: Mapping[str, Any]) -> list[str]:
-    """The profiles that may be chosen."""
     declared = document.get("profiles")
     names = declared if isinstance(declared, Mapping) else ()
     return list(dict.fromkeys([DEFAULT_PROFILE, *names]))

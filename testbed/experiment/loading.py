@@ -211,7 +211,6 @@ def _changed(arm: Any, changes: _Changes) -> Any:
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> _Changes:
-    """Compare an arm's settings with those that it had."""
     changes: _Changes = {}
     for key in dict.fromkeys([*old, *new]):
         place, before, after = f"{path}{key}", old.get(key), new.get(key)

@@ -74,18 +74,15 @@ class Run(BaseModel):
 
     @property
     def label(self) -> str:
-        """The run in words, for progress displays."""
         factors = "".join(f", {key.split('.')[-1]} {value}" for key, value in self.factors.items())
         return f"{self.arm}, seed {self.seed}{factors}"
 
     @property
     def protocol(self) -> ProtocolConfig:
-        """The arm's transport configuration, of an experiment that trains."""
         return self.experiment.protocol_arm(self.name_in_file).resolved()
 
     @property
     def programs(self) -> Programs:
-        """The arm's programs, of an experiment that does not train."""
         return self.experiment.programs(self.name_in_file)
 
     def config(self) -> dict[str, Any]:
@@ -172,7 +169,6 @@ def key_of(config: Mapping[str, Any]) -> str:
 
 
 def ordered(runs: Sequence[Run]) -> list[Run]:
-    """The runs in the order of their execution."""
     places = {seed: place for place, seed in enumerate(dict.fromkeys(run.seed for run in runs))}
     return sorted(
         runs,

@@ -307,17 +307,14 @@ class Experiment(Section):
 
     @property
     def trains(self) -> bool:
-        """True for the built-in training."""
         return isinstance(self.workload, BuiltIn)
 
     def protocol_arm(self, name: str) -> Arm:
-        """An arm of an experiment that trains."""
         arm = self.arms[name]
         assert isinstance(arm, Arm), "programs have no protocol"
         return arm
 
     def programs(self, arm: str) -> Programs:
-        """The programs of an arm, of an experiment without the built-in training."""
         changes = self.arms[arm]
         if isinstance(self.workload, Torchrun):
             assert isinstance(changes, TorchrunArm)

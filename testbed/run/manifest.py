@@ -184,7 +184,6 @@ def _version(package: str) -> str | None:
 
 
 def _printed(argv: list[str]) -> str | None:
-    """Return the first line that a version option prints."""
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -120,7 +120,6 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
 
 
 def _cautions(runs: Sequence[Run]) -> list[str]:
-    """Return the warnings of the profiles that arms name, each once."""
     trained = (run for run in runs if run.experiment.trains)
     cautions = ((run.arm, run.experiment.protocol_arm(run.name_in_file).caution) for run in trained)
     return list(dict.fromkeys(f"{arm}: {caution}" for arm, caution in cautions if caution))

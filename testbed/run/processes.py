@@ -32,7 +32,6 @@ class Processes:
         self._connections: dict[str, Messages] = {}
 
     def adopt(self, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
-        """Watch processes that somebody else started."""
         self._running |= processes
 
     def spawn(
@@ -61,7 +60,6 @@ class Processes:
             self._connections[name].send(message)
 
     def statuses(self) -> dict[str, int | None]:
-        """Return exit statuses by name; None while a process runs."""
         return {name: process.poll() for name, process in self._running.items()}
 
     def first_ended(self) -> str:

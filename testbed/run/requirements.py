@@ -71,7 +71,6 @@ def _missing_control(name: str) -> str | None:
 
 
 def _module(control: str) -> bool:
-    """Tell whether this kernel could load a congestion control."""
     # As a whole name: what a person wrote may hold a pattern, or a slash.
     files = (_MODULES / platform.release()).rglob("tcp_*.ko*")
     return any(file.name.partition(".ko")[0] == f"tcp_{control}" for file in files)
@@ -88,7 +87,6 @@ def refuse(runs: Iterable[Run], *, simulated: bool = False) -> None:
 
 
 def _beyond_labs(run: Run) -> Iterator[str]:
-    """Refuse more workers than a lab has room for, and a path for every datagram."""
     if (workers := run.experiment.topology.workers) > MOST_LAB_WORKERS:
         most = f"must be a whole number from 1 to {MOST_LAB_WORKERS} in a lab"
         yield f"topology.workers: {workers}: {most}; './lab simulate' takes more"
@@ -98,7 +96,6 @@ def _beyond_labs(run: Run) -> Iterator[str]:
 
 
 def _missing_files(run: Run) -> Iterator[str]:
-    """Refuse programs by paths where nothing is that could be executed."""
     of_arm: Mapping[str, Any] = run.experiment.arms[run.name_in_file].model_extra or {}
     for number, program in enumerate(run.programs.programs):
         if wrong := workload.wrong_file(program.run, run.folder or Path.cwd()):

@@ -77,7 +77,6 @@ def require_space(results: Path, run: Run) -> None:
 
 
 def require_writable(results: Path) -> None:
-    """Make sure that results can be written, before anything else is done."""
     there = _existing(results)
     try:
         with tempfile.TemporaryDirectory(prefix=".lab-", dir=there):

@@ -27,7 +27,6 @@ _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process tha
 
 
 def topology_of(config: Mapping[str, Any]) -> TopologyParameters:
-    """Parse the topology of a run's configuration."""
     import topologies
 
     try:
@@ -149,7 +148,6 @@ class LabSession:
         self._buffers = self.switch.deepen_buffers()
 
     def observe(self) -> None:
-        """Begin to watch what the gates judge."""
         from testbed.run import manifest
         from testbed.verdict.run_observer import Observation
 
@@ -212,7 +210,6 @@ class LabSession:
             yield sampler
 
     def judge(self) -> list[Gate]:
-        """Compare what was measured, before and while the workload ran, with the run's limits."""
         holds_bytes = self._buffers.queue_bytes
         return self._observation.judge(self._calibrated, switch_holds_bytes=holds_bytes)
 

@@ -171,7 +171,6 @@ def groups(config: Mapping[str, Any], workers: Sequence[str]) -> list[list[str]]
 
 
 def name_of(group: Sequence[str]) -> str:
-    """Name the process of a group of workers: for one worker, its own name."""
     return group[0] if len(group) == 1 else f"{group[0]}-to-{group[-1].rpartition('-')[2]}"
 
 
@@ -335,7 +334,6 @@ def _culprit(first: tuple[str, int], children: dict[int, str]) -> tuple[str, int
 
 
 def _cause(name: str, number: int, directory: Path) -> str:
-    """Name the signal that ended a process, and the impairment that sent it."""
     by = killed_by(name, directory) if number == signal.SIGKILL else ""
     return f"{how_ended(-number)}{by}"
 
@@ -350,7 +348,6 @@ def _already_dead(children: dict[int, str]) -> list[tuple[str, int]]:
 
 
 def reason_of(directory: Path, name: str) -> Path:
-    """Return the file in which a process leaves its reason to end, for the status."""
     return directory / "logs" / f"{name}.reason"
 
 

@@ -71,7 +71,6 @@ class TrainingWorkload:
             raise ProcessError(different)
 
     def remark(self) -> str:
-        """Name the workers that training lost, with the reasons; empty for none."""
         lost = self._lab.logs / LOST_WORKERS
         if not lost.exists():
             return ""
@@ -106,7 +105,6 @@ class _Program:
         return self.listened_s is not None
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to it and to what it has left behind."""
         if self.process is not None:
             with contextlib.suppress(OSError):
                 os.killpg(self.process.pid, number)
@@ -189,7 +187,6 @@ class ProgramWorkload:
             raise ProcessError(different)
 
     def remark(self) -> str:
-        """Name the programs that were killed, and lines of markers refused; empty for none."""
         return "; ".join(self._remarks)
 
     # Starts
@@ -310,7 +307,6 @@ class ProgramWorkload:
     # The end
 
     def _end_services(self) -> None:
-        """Ask all services to end, and kill those that do not."""
         services = [program for program in self._programs.values() if program.ended_s is None]
         for service in services:
             service.kill(signal.SIGTERM)

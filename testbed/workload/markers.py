@@ -32,7 +32,7 @@ _LINE = re.compile(rb"(begin|end) ([0-9]{1,10}) ([a-z]{1,20})")
 
 
 class Controller(Protocol):
-    """What a marker is told to; it returns when the impairments are in force, or have ended."""
+    """Receives markers; it returns when the impairments are in force, or have ended."""
 
     def begin(self, round_number: int, leg: str) -> list[str]: ...
 
@@ -55,14 +55,14 @@ class Rounds:
         self._hit: set[str] = set()
 
     def take(self, line: bytes, now_s: float) -> list[str]:
-        """Obey a line; returns the names of impairments."""
-        found = _LINE.fullmatch(line)
-        if found is None:
+        """Obey a line; return the names of impairments."""
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise RefusedError(f"valid: begin ROUND LEG, or end ROUND LEG; legs: {', '.join(LEGS)}")
-        number, leg = int(found[2]), found[3].decode()
+        number, leg = int(match[2]), match[3].decode()
         if leg not in LEGS or number > _MOST_ROUND:
             raise RefusedError(f"legs: {', '.join(LEGS)}; rounds: 0 to {_MOST_ROUND}")
-        return self._begin(number, leg) if found[1] == b"begin" else self._end(number, leg, now_s)
+        return self._begin(number, leg) if match[1] == b"begin" else self._end(number, leg, now_s)
 
     def _begin(self, number: int, leg: str) -> list[str]:
         if leg in self._open:
@@ -119,11 +119,9 @@ class MarkerSocket:
         self._clients: dict[int, tuple[socket.socket, bytearray]] = {}
 
     def descriptors(self) -> list[int]:
-        """What to wait for."""
         return [self._listener.fileno(), *self._clients]
 
     def serve(self, descriptor: int) -> None:
-        """Do what is due at a readable descriptor."""
         now_s = time.monotonic()
         if descriptor == self._listener.fileno():
             with contextlib.suppress(OSError):  # it has gone again
@@ -147,7 +145,7 @@ class MarkerSocket:
                 del self._clients[descriptor]
 
     def _answered(self, client: socket.socket, text: bytearray, now_s: float) -> bool:
-        """Obey the whole lines of what a client has sent; False: it is not worth listening to."""
+        """Obey the whole lines of what a client has sent; return False where it is to be closed."""
         while (end := text.find(b"\n")) >= 0:
             line = bytes(text[:end])
             del text[: end + 1]

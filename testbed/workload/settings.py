@@ -54,7 +54,6 @@ def _words(value: Any) -> Any:
 
 
 def _command(value: Any) -> Any:
-    """Check a program and its arguments, as a text or a list."""
     value = _words(value)
     if not isinstance(value, list):
         raise ValueError("must be a program and its arguments, as a text or a list of texts")
@@ -150,7 +149,6 @@ class Programs(Section):
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that run a program, without repeats."""
         return list(dict.fromkeys(program.host for program in self.programs))
 
     @model_validator(mode="after")
@@ -198,7 +196,6 @@ class Programs(Section):
             yield from (Problem(("programs", number, key), why) for key, why in reasons.items())
 
     def unknown_hosts(self, hosts: Sequence[str]) -> list[Problem]:
-        """Return the programs on hosts that the network does not have."""
         unknown = ((n, p.host) for n, p in enumerate(self.programs) if p.host not in hosts)
         return [
             Problem(("programs", number, "host"), f"unknown host {host!r}; {one_of(host, hosts)}")
@@ -220,7 +217,7 @@ class AnyArm(BaseModel):
 
 
 class ProgramsArm(AnyArm):
-    """What an arm changes in the programs: keys of single ones, by name, or all at once."""
+    """The changes of an arm: keys of single programs, by name, or of all at once."""
 
     congestion_control: CongestionControl | None = optional("of every program")
 

@@ -80,7 +80,6 @@ class Torchrun(Section):
         return own_code.located(script, folders(info))
 
     def unknown_hosts(self, valid: Sequence[str]) -> list[Problem]:
-        """Return the hosts that the network does not have."""
         return [
             Problem(("hosts", number), f"unknown host {host!r}; {one_of(host, valid)}")
             for number, host in enumerate(self.hosts or [])
@@ -101,7 +100,7 @@ def _ours(about: str, **bounds: Any) -> Any:
 
 
 class TorchrunArm(AnyArm):
-    """What an arm gives to the hook in place of the script's own arguments.
+    """The settings that an arm gives to the hook in place of the script's own.
 
     All further keys are settings of the protocol's preset, as `low` of `dblp`.
     """
@@ -172,7 +171,6 @@ class TorchrunArm(AnyArm):
 
     @property
     def _options(self) -> dict[str, Any]:
-        """The settings of the protocol's preset."""
         control = self.congestion_control
         own = {} if control is None else {"congestion_control": control}
         return {**(self.model_extra or {}), **own}
@@ -182,13 +180,11 @@ class TorchrunArm(AnyArm):
 
     @property
     def _of_hook(self) -> dict[str, Any]:
-        """The settings of the hook."""
         keys = _OF_OURS if self.is_ours else ("hook", *HOOKS[self.hook])
         own = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
         return {**own, **self._options} if self.is_ours else own
 
     def applied(self, workload: Torchrun, hosts: Sequence[str], link_rate_bps: float) -> Programs:
-        """The ranks of this arm as programs."""
         hosts, per_host = workload.hosts or hosts, workload.nproc_per_host
         arguments = workload.args if self.args is None else self.args
         ranks = len(hosts) * per_host
