@@ -1,7 +1,6 @@
 """Driving another implementation: tiny ones in a folder, over loopback."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,10 +14,9 @@ from testbed.bench import coordinator, peer
 from testbed.bench.cases import Selection
 from testbed.bench.dblp_authors import DblpAuthors
 from testbed.bench.network import LinkKind
-from testbed.bench.peer import BUILT_IN, End, UnfitError, named
+from testbed.bench.peer import BUILT_IN, End, UnfitError
 from testbed.bench.records import record_of
 from testbed.lab.kernel import process_status
-from testbed.shared.input_error import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "peer" / "plain_tcp.py"
@@ -268,16 +266,6 @@ def test_what_the_authors_functions_print_before_they_give_up_is_said(checkout):
     assert status == (
         "failed: worker-1: send: RuntimeError: send_data_mlt returned False: SENDER: no answer"
     )
-
-
-def test_a_peer_is_named_by_its_adapter(checkout, tmp_path):
-    assert named("dblp-authors", checkout).name == "dblp-authors"
-    mine = tmp_path / "mine.py"
-    shutil.copy(EXAMPLE, mine)
-    assert named(str(mine), checkout).name == "mine"
-    assert named(f"{mine}:PlainTcp", checkout).name == "PlainTcp"
-    with pytest.raises(InputError, match="CHECKOUT elsewhere: no such folder"):
-        named("dblp-authors", Path("elsewhere"))
 
 
 def test_beside_another_implementation_are_ours_and_tcp_on_the_same_links():

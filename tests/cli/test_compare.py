@@ -18,7 +18,7 @@ SEEDS = range(1, 7)
 
 
 def built(folder, factor, *, seeds=SEEDS, arms=("dblp", "tcp"), **named):
-    """Runs whose rounds take `factor` times as long, each seed with noise of its own."""
+    """Runs whose rounds take `factor` times as long, and every seed has noise of its own."""
     results = ResultsBuilder(folder, arms=arms, **named)
     for arm in arms:
         for seed in seeds:
@@ -36,18 +36,20 @@ def compare(*arguments):
 
 def test_ratios_are_paired_by_seed_and_have_an_interval(tmp_path):
     one, two = built(tmp_path / "one", 1.0), built(tmp_path / "two", 1.25, arms=("dblp",))
-    told = compare(one, two, "--json", tmp_path / "found.json")
+    output = compare(one, two, "--json", tmp_path / "found.json")
     document = json.loads((tmp_path / "found.json").read_text())
-    found = {each["metric"]: each for each in document["compared"]}
-    assert {each["arm"] for each in document["compared"]} == {"dblp"}
-    ratio = found["round_latency_s.burst_mean"]["ratio"]
+    by_metric = {entry["metric"]: entry for entry in document["compared"]}
+    assert {entry["arm"] for entry in document["compared"]} == {"dblp"}
+    ratio = by_metric["round_latency_s.burst_mean"]["ratio"]
     assert ratio["n"] == 6
     assert ratio["value"] == pytest.approx(1.25 * math.sqrt(1.02))
     # Seeds differ by up to half, and pairs by 2 %: the interval is that of pairs.
     assert ratio["low"] == pytest.approx(ratio["value"], rel=0.015) and ratio["low"] > 1.24
-    assert found["round_latency_s.burst_mean"]["first"] == pytest.approx(1.35)
-    assert found["round_latency_s.p50"]["ratio"]["value"] == pytest.approx(1.25 * math.sqrt(1.02))
-    assert "1.262 [1.248, 1.277]" in told
+    assert by_metric["round_latency_s.burst_mean"]["first"] == pytest.approx(1.35)
+    assert by_metric["round_latency_s.p50"]["ratio"]["value"] == pytest.approx(
+        1.25 * math.sqrt(1.02)
+    )
+    assert "1.262 [1.248, 1.277]" in output
 
 
 def test_results_and_runs_are_named_as_everywhere(tmp_path):
@@ -55,8 +57,8 @@ def test_results_and_runs_are_named_as_everywhere(tmp_path):
     by_folder = compare(one, two)
     assert compare(one.name, two, "--out", tmp_path / "one") == by_folder
     runs = [path.parent for path in sorted(one.glob("*-s2*/config.json"))]  # of two arms
-    told = compare(*(run.name for run in runs), "--out", tmp_path / "one")
-    assert told == compare(*runs) and "dblp -> tcp" in told
+    output = compare(*(run.name for run in runs), "--out", tmp_path / "one")
+    assert output == compare(*runs) and "dblp -> tcp" in output
 
 
 def test_only_seeds_that_both_have_count(tmp_path):
@@ -64,9 +66,9 @@ def test_only_seeds_that_both_have_count(tmp_path):
     compare(one, two, "--json", tmp_path / "found.json")
     document = json.loads((tmp_path / "found.json").read_text())
     (burst,) = (
-        each["ratio"]
-        for each in document["compared"]
-        if (each["arm"], each["metric"]) == ("tcp", "round_latency_s.burst_mean")
+        entry["ratio"]
+        for entry in document["compared"]
+        if (entry["arm"], entry["metric"]) == ("tcp", "round_latency_s.burst_mean")
     )
     assert (burst["n"], burst["low"]) == (2, None)  # too few for an interval
     assert burst["values"] == pytest.approx([2.0, 2.0])
@@ -96,9 +98,9 @@ def test_a_lab_takes_as_long_as_the_simulator_says():
         comparison.evidence(ROOT / f"lab-and-simulator{ending}") for ending in ("-simulated", "")
     )
     ratios = [
-        each.ratio.value or 0.0
-        for each in comparison.compare(simulated, lab)
-        if (each.arm, each.metric) == ("dblp", "round_latency_s.p50")
+        compared.ratio.value or 0.0
+        for compared in comparison.compare(simulated, lab)
+        if (compared.arm, compared.metric) == ("dblp", "round_latency_s.p50")
     ]
     assert len(ratios) == 4
     assert 0.93 <= statistics.geometric_mean(ratios) <= 1.07

@@ -103,8 +103,8 @@ def test_nothing_is_imported_from_the_current_folder_and_python_is_whole(tmp_pat
     python.write_text('#!/bin/bash\necho "$PYTHONPATH" "$@" $PYTHONHOME $PYTHONOPTIMIZE\n')
     python.chmod(0o755)
     version = subprocess.run(["/usr/bin/python3", "--version"], capture_output=True, check=True)
-    told = version.stdout + f"{project} torch 1\n".encode()
-    stamp = hashlib.sha256((project / "lab").read_bytes() + told).hexdigest()
+    stamped = version.stdout + f"{project} torch 1\n".encode()
+    stamp = hashlib.sha256((project / "lab").read_bytes() + stamped).hexdigest()
     (project / ".venv/ready").write_text(f"{stamp}  -\n")
     of_user = {"PYTHONPATH": ":/one::/two:", "PYTHONHOME": "/x", "PYTHONOPTIMIZE": "2"}
     done = run(project / "lab", "list", env=os.environ | of_user)
@@ -124,8 +124,8 @@ def test_a_second_set_up_says_that_it_waits_for_the_first(tmp_path):
 
 def functions_of(script, *names):
     """The text of some of the script's functions, for a shell that defines what else they use."""
-    found = [re.search(rf"^{name}\(\) \{{.*?^}}\n", script, re.M | re.S) for name in names]
-    return "set -euo pipefail\n" + "".join(each.group() for each in found if each)
+    matches = [re.search(rf"^{name}\(\) \{{.*?^}}\n", script, re.M | re.S) for name in names]
+    return "set -euo pipefail\n" + "".join(match.group() for match in matches if match)
 
 
 def bash(script, **options):
@@ -184,10 +184,10 @@ def test_the_lock_is_left_out_with_all_that_nothing_else_needs(tmp_path):
 
 def test_all_processes_of_the_lab_are_started_so():
     argument = re.compile(r"sys\.executable, \"-m\"")
-    found = [
+    matches = [
         path.relative_to(LAB.parent)
         for room in ("testbed", "controllers")
         for path in (LAB.parent / room).rglob("*.py")
         if argument.search(path.read_text()) and path.parent.name != "cli"
     ]
-    assert found == []  # `python_module.command` is for that
+    assert matches == []  # `python_module.command` is for that

@@ -30,8 +30,8 @@ def sized(monkeypatch, selection, *, reached=(1.0,)):
     monkeypatch.setattr(steadiness, "share_arrived", lambda rate: next(shares))
     monkeypatch.setattr(steadiness, "watch", lambda: QUIET)
     printed = io.StringIO()
-    found = execution.sized(chosen(selection), Console(file=printed, width=1000))
-    return found.selections[0].profile, printed.getvalue()
+    chosen_runs = execution.sized(chosen(selection), Console(file=printed, width=1000))
+    return chosen_runs.selections[0].profile, printed.getvalue()
 
 
 def chosen(selection):
@@ -39,20 +39,20 @@ def chosen(selection):
 
 
 def test_a_machine_that_holds_the_rate_changes_nothing(monkeypatch):
-    profile, said = sized(monkeypatch, Sweep(name="quick"), reached=(0.5, 0.99))
-    assert (profile, said) == (None, "")
+    profile, printed = sized(monkeypatch, Sweep(name="quick"), reached=(0.5, 0.99))
+    assert (profile, printed) == (None, "")
 
 
 def test_a_slow_machine_takes_half_the_rate_and_says_so_in_one_line(monkeypatch):
-    profile, said = sized(monkeypatch, Sweep(name="quick"), reached=(0.5, 0.6))
+    profile, printed = sized(monkeypatch, Sweep(name="quick"), reached=(0.5, 0.6))
     assert profile == "slow"
-    assert len(said.splitlines()) == 1
-    assert "profile slow instead of laptop" in said
-    assert "there arrived 50% of 100, 60% of 100 Mbit/s" in said
+    assert len(printed.splitlines()) == 1
+    assert "profile slow instead of laptop" in printed
+    assert "there arrived 50% of 100, 60% of 100 Mbit/s" in printed
     monkeypatch.undo()
     config = Sweep(name="quick", profile="slow").loaded()[0].config()
     assert (config["profile"], config["topology"]["rate_bps"]) == ("slow", 50_000_000)
-    assert all(each < config["rounds"] for each in config["impairments"][0]["rounds"])
+    assert all(number < config["rounds"] for number in config["impairments"][0]["rounds"])
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_seeds_of_two_machines_make_one_report(simulate, tmp_path):
     simulate("one", "--set", "seeds=[1]")
     simulate("two", "--set", "seeds=[2]", machine="two", commit="b" * 40)
     shutil.copytree(tmp_path / "two", tmp_path / "one", dirs_exist_ok=True)
-    told = simulate("one")
-    assert "4 ok: nothing is left to do" in told
-    assert "different machines: 2 on" in told
-    assert "2 versions of the code: aaaaaaaaaa, bbbbbbbbbb" in told
+    output = simulate("one")
+    assert "4 ok: nothing is left to do" in output
+    assert "different machines: 2 on" in output
+    assert "2 versions of the code: aaaaaaaaaa, bbbbbbbbbb" in output
     summary = json.loads((tmp_path / "one" / "small" / "report" / "summary.json").read_text())
     assert summary["verdicts"]["ok"] == 4
     # Each seed was measured on one machine, so both are pairs.

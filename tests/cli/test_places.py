@@ -45,8 +45,8 @@ def test_a_folder_of_results_and_one_of_a_run_are_told_apart(results, monkeypatc
     monkeypatch.chdir("out/small")
     assert places.find(".", Path("runs")).experiment == "small"
     assert places.find(KEY, Path("runs")).folder == Path.cwd() / KEY
-    for what, said in (("no/where", "no/where: no such folder"), ("other.yaml", "No such file")):
-        with pytest.raises(InputError, match=said):
+    for what, message in (("no/where", "no/where: no such folder"), ("other.yaml", "No such file")):
+        with pytest.raises(InputError, match=message):
             places.find(what, Path("runs"))
 
 
@@ -62,13 +62,13 @@ def test_an_experiment_s_results_are_deleted_with_their_report(results, what):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [("n\n", "nothing was removed"), ("", "nothing was removed; --yes does not ask")],
 )
-def test_nothing_is_deleted_without_a_yes(results, answer, said):
+def test_nothing_is_deleted_without_a_yes(results, answer, message):
     done = lab("clean", "out/small", cwd=results.parent, input=answer)
     assert done.returncode == 1, done
-    assert done.stdout.splitlines()[1:] == [said]
+    assert done.stdout.splitlines()[1:] == [message]
     assert (results / "small").exists()
 
 
@@ -85,8 +85,8 @@ def test_folders_that_hold_no_results_are_not_removed(results, tmp_path):
 
 @pytest.mark.parametrize("name", ["../victim/gate", "..", "/etc", "a/b", "", 7, None])
 def test_a_name_in_a_file_is_never_a_path(results, tmp_path, in_process, name):
-    for each in ("victim/gate", "out/a/b"):
-        shutil.copytree(results / "small", tmp_path / each)
+    for place in ("victim/gate", "out/a/b"):
+        shutil.copytree(results / "small", tmp_path / place)
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump({"name": name, "rounds": 2, "seeds": [1]}))
     before = sorted(tmp_path.rglob("*"))
     verbs = ("run", "simulate", "plan", "watch", "report", "explain")

@@ -107,7 +107,7 @@ def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, in_process):
     status, out, _ = in_process(*words, "--anew")
     assert status == 0 and "(done before)" not in out
     assert "1 ok: all are executed anew; what was there is kept as an attempt" in out
-    first, second = sorted(each.name for each in (tmp_path / "out" / "small").glob("dblp-s1-*"))
+    first, second = sorted(path.name for path in (tmp_path / "out" / "small").glob("dblp-s1-*"))
     assert second == f"{first}.attempt1"
 
 
@@ -143,16 +143,16 @@ def test_a_table_of_very_many_runs_is_shortened(tmp_path, in_process):
 def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path, report):
     built = ResultsBuilder(tmp_path)
     built.run(arm="dblp", seed=1, verdict="failed", reason="the server ended with signal 9")
-    said = report()
+    printed_text = report()
     (folder,) = [path.parent for path in tmp_path.glob("*/plan.json")]
-    assert "no run is ok (1 failed)" in said
-    assert "Runs (n)" not in said
-    assert f"./lab explain {folder} says why" in said
-    assert f"./lab run {folder} runs them" in said
+    assert "no run is ok (1 failed)" in printed_text
+    assert "Runs (n)" not in printed_text
+    assert f"./lab explain {folder} says why" in printed_text
+    assert f"./lab run {folder} runs them" in printed_text
     built.run(arm="dblp", seed=2)
-    said = report()
-    assert "Runs (n)" in said
-    assert f"./lab run {folder}" in said
+    printed_text = report()
+    assert "Runs (n)" in printed_text
+    assert f"./lab run {folder}" in printed_text
 
 
 def test_a_report_says_on_the_terminal_which_logs_are_not_whole(tmp_path, report):
@@ -161,14 +161,19 @@ def test_a_report_says_on_the_terminal_which_logs_are_not_whole(tmp_path, report
     assert "caution" not in report()
     logs[0].unlink()
     logs[1].write_bytes(logs[1].read_bytes()[:-20])
-    said = report()
-    assert "caution: the logs of dblp-s1 are not whole: events/rounds.jsonl is missing;" in said
-    assert "caution: the logs of dblp-s2 are not whole: events/rounds.jsonl: last line" in said
+    printed_text = report()
+    assert (
+        "caution: the logs of dblp-s1 are not whole: events/rounds.jsonl is missing;"
+        in printed_text
+    )
+    assert (
+        "caution: the logs of dblp-s2 are not whole: events/rounds.jsonl: last line" in printed_text
+    )
     for log in logs[2:]:
         log.unlink()
-    said = report()
-    assert "of dblp-s3 are" in said and "of dblp-s4 are" not in said
-    assert "caution: the logs of 3 more runs are not whole" in said
+    printed_text = report()
+    assert "of dblp-s3 are" in printed_text and "of dblp-s4 are" not in printed_text
+    assert "caution: the logs of 3 more runs are not whole" in printed_text
 
 
 def test_a_run_of_a_script_lacks_no_logs(tmp_path, report):
@@ -202,10 +207,10 @@ def test_a_report_does_not_advise_to_resume_what_would_end_the_same(
             | {"repeats": key == "impairments_unmet"}
             for key in stopping
         ]
-    said = report()
+    printed_text = report()
     page = (directory.parent / "report" / "index.html").read_text()
-    assert "./lab explain " in said and "./lab explain " in page
-    assert ("runs them" in said, "runs them" in page) == (resumable, resumable)
+    assert "./lab explain " in printed_text and "./lab explain " in page
+    assert ("runs them" in printed_text, "runs them" in page) == (resumable, resumable)
 
 
 def test_waived_gates_are_printed_once(tmp_path, report):
@@ -215,9 +220,9 @@ def test_waived_gates_are_printed_once(tmp_path, report):
             {"name": "a", "key": "cpu_others", "value": 0.4, "limit": 0.25, "outcome": "failed"}
             | {"waived": "cpu_others, by limits.waive", "decides": False}
         ]
-    said = report()
-    assert said.count("cpu_others, by limits.waive") == 1
-    assert "failed or not measured in 1" in said
+    printed_text = report()
+    assert printed_text.count("cpu_others, by limits.waive") == 1
+    assert "failed or not measured in 1" in printed_text
 
 
 def test_words_are_whole_in_a_pipe(tmp_path):
@@ -250,7 +255,7 @@ def test_usage_and_version_are_those_of_the_command_that_people_type():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed_text"),
     [
         (
             ["run", "quick", "--set", "arms.dblp={protocol: ltp}", "--out", "x"],
@@ -264,7 +269,7 @@ def test_usage_and_version_are_those_of_the_command_that_people_type():
         (["bench", "transport"], "interrupted\n"),
     ],
 )
-def test_an_interruption_names_the_command_that_continues(words, said, monkeypatch, capsys):
+def test_an_interruption_names_the_command_that_continues(words, printed_text, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -273,7 +278,7 @@ def test_an_interruption_names_the_command_that_continues(words, said, monkeypat
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 130
-    assert said in capsys.readouterr().err
+    assert printed_text in capsys.readouterr().err
 
 
 HEAVY = {"torch", "matplotlib", "polars", "scipy", "sklearn", "ryu", "transformers"}
@@ -303,9 +308,9 @@ def test_a_quick_answer_imports_nothing_heavy(words, heavy, tmp_path):
 
 
 def test_a_folder_whose_name_is_no_utf8_is_refused_in_one_line(in_process):
-    status, out, told = in_process("report", "--out", os.fsdecode(b"r\xff"))
+    status, out, first_line = in_process("report", "--out", os.fsdecode(b"r\xff"))
     assert (status, out) == (2, "")
-    assert told == "lab: 'r\\udcff': no UTF-8; valid: names in UTF-8\n"
+    assert first_line == "lab: 'r\\udcff': no UTF-8; valid: names in UTF-8\n"
 
 
 def test_a_simulation_says_first_what_it_will_do_and_plan_says_the_same(tmp_path, in_process):
@@ -317,9 +322,11 @@ def test_a_simulation_says_first_what_it_will_do_and_plan_says_the_same(tmp_path
     status, out, err = in_process("simulate", *words, "--set", "seeds=[4]")
     assert status == 0, err
     lines = out.splitlines()
-    told = next(number for number, line in enumerate(lines) if "1 run to do" in line)
-    assert told < next(number for number, line in enumerate(lines) if "[1/1] dblp, seed 4" in line)
-    (run,) = (each.parent for each in (tmp_path / "out").glob("small/*/config.json"))
+    first_line = next(number for number, line in enumerate(lines) if "1 run to do" in line)
+    assert first_line < next(
+        number for number, line in enumerate(lines) if "[1/1] dblp, seed 4" in line
+    )
+    (run,) = (path.parent for path in (tmp_path / "out").glob("small/*/config.json"))
     assert f"{run.name} " in planned
 
 
@@ -341,8 +348,8 @@ def test_the_resolved_yaml_of_an_experiment_has_the_same_runs(options, tmp_path,
     assert status == 0, err
     (path := tmp_path / "resolved.yaml").write_text(out)
     assert "run_timeout_s: " in out  # a default, too
-    found = keys(path, "--out", tmp_path)
-    assert found and found == keys(*options, "--out", tmp_path)
+    expected_keys = keys(path, "--out", tmp_path)
+    assert expected_keys and expected_keys == keys(*options, "--out", tmp_path)
 
 
 def test_all_steps_are_run_whatever_fails(monkeypatch, capfd):

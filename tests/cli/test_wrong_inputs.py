@@ -40,11 +40,11 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (tmp_path / file).write_bytes(text)
         with pytest.raises(SystemExit) as ended:
             main()
-        said = capsys.readouterr()
-        assert ended.value.code == 2, said
-        assert said.out == ""
+        answered = capsys.readouterr()
+        assert ended.value.code == 2, answered
+        assert answered.out == ""
         assert [path.name for path in tmp_path.iterdir()] == [file], "something was made"
-        return said.err.rstrip("\n")
+        return answered.err.rstrip("\n")
 
     return run
 
@@ -64,18 +64,18 @@ def edited(base: str, place: str, by: str) -> str:
     return base.replace(old, by, 1)
 
 
-def check(said: str, answers: list[str], before: str = "lab: small.yaml: ") -> None:
-    lines = said.split("\n")
-    assert len(lines) == len(answers), said
-    for line, each in zip(lines, answers, strict=True):
-        pattern = re.escape(before + each).replace(r"\.\.\.", ".*")
-        assert re.fullmatch(pattern, line), f"\n said:     {line}\n expected: {each}"
+def check(answered: str, answers: list[str], before: str = "lab: small.yaml: ") -> None:
+    lines = answered.split("\n")
+    assert len(lines) == len(answers), answered
+    for line, expected in zip(lines, answers, strict=True):
+        pattern = re.escape(before + expected).replace(r"\.\.\.", ".*")
+        assert re.fullmatch(pattern, line), f"\n said:     {line}\n expected: {expected}"
         assert "pydantic" not in line and len(line) < 5_000
         assert not re.search(r"\^\[|Input should|valid (dictionary|list|integer|string)\b", line)
 
 
 def cases(part: str) -> list[Any]:
-    return [pytest.param(each, id=" ".join(each[:2])[:60]) for each in TABLE[part]]
+    return [pytest.param(case, id=" ".join(case[:2])[:60]) for case in TABLE[part]]
 
 
 @pytest.mark.parametrize("case", cases("experiments"))
@@ -144,7 +144,7 @@ IN_LARGE = [
         (ALIASES, "line ...: more than 100000 values until here"),
         *((edited(EXPERIMENT, place, by), says) for place, by, says in IN_LARGE),
     ],
-    ids=lambda each: str(each)[-40:],
+    ids=lambda case: str(case)[-40:],
 )
 def test_what_is_damaged_or_too_large_is_refused_before_it_is_expanded(
     plan: Any, content: str | bytes, says: str
@@ -156,5 +156,5 @@ def test_what_is_damaged_or_too_large_is_refused_before_it_is_expanded(
 
 def test_ten_thousand_dots_in_an_option_are_refused(answer: Any) -> None:
     words = ["plan", "small.yaml", "--set", "a" + 10_000 * ".a" + "=1"]
-    said = answer(testbed.__main__.main, words, "small.yaml", EXPERIMENT)
-    check(said, ["--set a.a...: 10000 dots; valid: up to 40"], "lab: ")
+    answered = answer(testbed.__main__.main, words, "small.yaml", EXPERIMENT)
+    check(answered, ["--set a.a...: 10000 dots; valid: up to 40"], "lab: ")

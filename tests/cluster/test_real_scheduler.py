@@ -33,10 +33,10 @@ _QUIET = {"DASK_LOGGING__DISTRIBUTED": "error"}
 def until(true: Callable[[], Any]) -> Any:
     """What `true` gives as soon as it is something."""
     ends = time.monotonic() + DEADLINE_S
-    while not (found := true()):
+    while not (result := true()):
         assert time.monotonic() < ends, "waited in vain"
         time.sleep(0.05)
-    return found
+    return result
 
 
 class Loopback:
@@ -93,11 +93,11 @@ class Loopback:
 @contextmanager
 def loopback(folder: Path, tls: dict[str, str] | None = None) -> Iterator[Loopback]:
     folder.mkdir()
-    found = Loopback(folder, tls)
+    result = Loopback(folder, tls)
     try:
-        yield found
+        yield result
     finally:
-        found.end()
+        result.end()
 
 
 ROOT = Path(__file__).resolve().parents[2]

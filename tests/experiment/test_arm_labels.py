@@ -60,9 +60,9 @@ def test_every_setting_that_changes_an_arm_is_in_its_label(tmp_path, setting, la
 
 
 def test_an_arm_and_changed_ones_run_beside_each_other_and_nothing_is_run_twice(tmp_path):
-    wanted = names_in("dblp, dblp@low=0.02,dblp@congestion_control=fixed:rate_bps=1e6", "--arms")
-    runs = experiment.load(write(tmp_path), arms=[*wanted, "dblp@low=0.01"], seeds=1)
-    assert [run.arm for run in runs] == wanted
+    labels = names_in("dblp, dblp@low=0.02,dblp@congestion_control=fixed:rate_bps=1e6", "--arms")
+    runs = experiment.load(write(tmp_path), arms=[*labels, "dblp@low=0.01"], seeds=1)
+    assert [run.arm for run in runs] == labels
     assert len({run.key for run in runs}) == 3
     assert runs[1].protocol.describe()["gather"] != runs[0].protocol.describe()["gather"]
 
@@ -88,7 +88,7 @@ def test_a_change_holds_where_a_factor_replaces_the_whole_arm(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("factors", "options", "said"),
+    ("factors", "options", "message"),
     [
         ({"arms.dblp.low": [0.02]}, {"overrides": ["arms.dblp.low=0.5"]}, "arms.dblp.low cannot"),
         (
@@ -107,10 +107,10 @@ def test_a_change_holds_where_a_factor_replaces_the_whole_arm(tmp_path):
         ),
     ],
 )
-def test_an_option_that_a_factor_undoes_is_refused(tmp_path, factors, options, said):
+def test_an_option_that_a_factor_undoes_is_refused(tmp_path, factors, options, message):
     with pytest.raises(InputError, match=r"^\S*") as caught:
         experiment.load(write(tmp_path, factors=factors), **options)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("label", ["dblp@low", "dblp@=1", "dblp@low=[", "nobody@low=1"])

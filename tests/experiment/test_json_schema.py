@@ -83,7 +83,7 @@ _RIGHT: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), [*_WRONG, *_RIGHT], ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("key", "value"), [*_WRONG, *_RIGHT], ids=lambda value: str(value)[:40])
 def test_the_schema_refuses_what_the_lab_refuses_and_takes_the_rest(
     key: str, value: Any, tmp_path: Path
 ) -> None:
@@ -91,7 +91,7 @@ def test_the_schema_refuses_what_the_lab_refuses_and_takes_the_rest(
     yaml_input.replace(document, key, value)
     (path := tmp_path / "experiment.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     wrong = (key, value) in _WRONG
-    found = [iter_error.message for iter_error in VALIDATOR.iter_errors(document)]
-    assert bool(found) is wrong, found
+    errors = [iter_error.message for iter_error in VALIDATOR.iter_errors(document)]
+    assert bool(errors) is wrong, errors
     with pytest.raises(InputError) if wrong else contextlib.nullcontext():
         load(str(path))

@@ -53,8 +53,11 @@ def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, in_proces
     status, _, err = in_process("report", read / "results" / "small")
     assert status == 0, err
     for name in ("main.csv", "ratios.csv", "summary.json"):
-        expected, found = read / "expected" / name, read / "results" / "small" / "report" / name
-        assert found.read_bytes() == expected.read_bytes()
+        expected, recomputed = (
+            read / "expected" / name,
+            read / "results" / "small" / "report" / name,
+        )
+        assert recomputed.read_bytes() == expected.read_bytes()
     assert json.loads(expected.read_text())["verdicts"]["ok"] == 4
 
     readme = (read / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""What the manifest says of draws that no seed decides, and of the code that was run."""
+"""The manifest names draws that no seed decides, and the code that was run."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_the_kernels_own_draws_are_listed(delayed_by: Any, threshold_bytes: Any,
         ecn_threshold_bytes=threshold_bytes,
     )
     lab = LabInfo(hosts={}, switches={}, links=[link], delayed_by=delayed_by)
-    found = manifest.unseeded(lab)
-    assert [each.rpartition("(")[2].rstrip(")") for each in found] == kinds
+    changes = manifest.unseeded(lab)
+    assert [kind.rpartition("(")[2].rstrip(")") for kind in changes] == kinds
 
 
 def repository(root: Path, monkeypatch: Any, texts: dict[str, str]) -> None:
@@ -88,9 +88,9 @@ def test_what_no_run_imports_changes_neither_the_code_nor_the_commit(
         path = tmp_path / name
         before = path.read_text() if path.exists() else None
         path.write_text("# changed\n")
-        found = manifest.code_sha256() != clean, str(manifest.commit()).endswith("+changes")
+        changes = manifest.code_sha256() != clean, str(manifest.commit()).endswith("+changes")
         path.unlink() if before is None else path.write_text(before)
-        return found
+        return changes
 
     (tmp_path / "testbed" / "run" / ".#part.py").symlink_to("user@host.7")  # of an editor
     new = ("mine.yaml", "mine.py", "topologies/my notes.txt")

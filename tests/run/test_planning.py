@@ -121,11 +121,11 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
         Sweep(name=path, arms="fixed-low", seeds=3, congestion_control="reno"),
     ):
         planning.extend(out, selection.loaded(), [selection.stored()])
-    every = {each["key"] for each in read_json(out / "small" / "plan.json")["runs"]}
+    every = {entry["key"] for entry in read_json(out / "small" / "plan.json")["runs"]}
     assert len(every) == 4
     for name in ("small", str(out / "small")):
-        found = plan.choose(Sweep(name=name, out=out))
-        assert {run.key for run in found.runs} == every
+        chosen = plan.choose(Sweep(name=name, out=out))
+        assert {run.key for run in chosen.runs} == every
     narrowed = plan.choose(Sweep(name=str(out / "small"), seeds=5))
     assert narrowed.results == out
     assert len(narrowed.runs) == 10
@@ -139,9 +139,9 @@ def test_further_options_come_on_top_of_what_was_planned(tmp_path):
     for name, results in ((str(out / "small"), tmp_path), ("small", out)):
         more = Sweep(name=name, seeds=3, out=results)
         more.require(results)
-        found = plan.choose(more)
-        assert found.results == out
-        assert {(run.arm, run.seed, run.experiment.rounds) for run in found.runs} == {
+        chosen = plan.choose(more)
+        assert chosen.results == out
+        assert {(run.arm, run.seed, run.experiment.rounds) for run in chosen.runs} == {
             ("dblp", seed, 30) for seed in (1, 2, 3)
         }
         other = Sweep(name=name, arms="fixed-low", settings=["rounds=40"], out=results)

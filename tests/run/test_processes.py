@@ -1,4 +1,4 @@
-"""Why a run failed: the words of the process that ended, and the impairment that killed one."""
+"""Reasons of failed runs: the words of what ended, and the impairment that killed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run needs of the kernel is known to its plan."""
+"""A plan knows what a run needs of the kernel."""
 
 import io
 from pathlib import Path

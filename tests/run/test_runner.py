@@ -62,7 +62,7 @@ def test_only_invalid_runs_are_tried_again_and_every_attempt_is_kept(
     assert [outcome.verdict for outcome in outcomes] == executed
     kept = sorted((out / "small").glob("*.attempt*"))
     assert len(kept) == len(executed) - 1
-    assert [read_json(each / "status.json")["verdict"] for each in kept] == executed[:-1]
+    assert [read_json(attempt / "status.json")["verdict"] for attempt in kept] == executed[:-1]
     assert runner.directory_of(out, run).verdict() == executed[-1]
 
 
@@ -111,7 +111,7 @@ def test_what_ended_the_first_process_is_the_reason_of_the_run(run, tmp_path, mo
     assert (outcome.verdict, records) == ("failed", [])
     assert "module 'json' has no attribute 'in_sandbox'" in outcome.reason
     assert outcome.reason.endswith("; see logs/supervisor.log")
-    assert [each.returncode for each in started] == [1]
+    assert [process.returncode for process in started] == [1]
 
 
 @pytest.mark.parametrize("was_killed", [False, True])
@@ -128,19 +128,6 @@ def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch, was_
         assert (outcome.verdict, outcome.executed) == ("ok", executed)
     assert len(places) == (not was_killed)
     assert not place.partial.exists()
-
-
-def test_failures_are_shown_when_they_happen_with_their_reason(run, tmp_path, monkeypatch):
-    ending(monkeypatch, "invalid", "failed")
-    screen = io.StringIO()
-    with execution.progress_shown(Console(file=screen, width=60), 1) as shown:
-        record = shown.begin(run.label)
-        for outcome in runner.attempts(tmp_path, run, record, retries=2):
-            if outcome.verdict == "invalid":
-                shown.again(run.label, outcome, 1, 2)
-                assert "dblp, seed 1: invalid: reason 1; retry 1 of 2\n" in screen.getvalue()
-        shown.end(outcome)
-    assert screen.getvalue().endswith("[1/1] dblp, seed 1: failed: reason 2\n")
 
 
 def test_without_a_terminal_rounds_are_lines_and_a_long_one_is_told_to_go_on(monkeypatch):
@@ -185,7 +172,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def execute(runs, folder):
-    """What happened, in order: who began, and who ended how; and what each run told."""
+    """Execute runs; return who began and who ended how, in order, and each run's progress."""
     happened: list[tuple[str, str]] = []
     progress: dict[str, list[dict[str, Any]]] = {}
 

@@ -184,8 +184,8 @@ def end(error, name):
     os._exit(3)
 both = threading.Barrier(2)
 def powers():
-    for each in Path("/proc/self/task").iterdir():
-        lines = (each / "status").read_text().splitlines()
+    for task in Path("/proc/self/task").iterdir():
+        lines = (task / "status").read_text().splitlines()
         (word,) = (line.split()[1] for line in lines if line.startswith("CapPrm"))
         yield bool(int(word, 16) >> 12 & 1)  # CAP_NET_ADMIN
 def meet(sockets):
@@ -210,7 +210,7 @@ os._exit(0)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a thread enters a network namespace: needs root")
 @pytest.mark.parametrize(
-    ("task", "status", "said"),
+    ("task", "status", "printed"),
     [
         ("meet", 0, "done"),
         ("fail", 3, "two ConnectionError"),
@@ -218,7 +218,7 @@ os._exit(0)
     ],
 )
 def test_tasks_run_side_by_side_without_roots_powers_and_the_first_failure_ends_all(
-    task, status, said
+    task, status, printed
 ):
     done = python("-c", THREADS, task)
-    assert (done.returncode, done.stdout.strip()) == (status, said), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (status, printed), done.stderr

