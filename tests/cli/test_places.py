@@ -85,8 +85,8 @@ def test_folders_that_hold_no_results_are_not_removed(results, tmp_path):
 
 @pytest.mark.parametrize("name", ["../victim/gate", "..", "/etc", "a/b", "", 7, None])
 def test_a_name_in_a_file_is_never_a_path(results, tmp_path, in_process, name):
-    for place in ("victim/gate", "out/a/b"):
-        shutil.copytree(results / "small", tmp_path / place)
+    for folder in ("victim/gate", "out/a/b"):
+        shutil.copytree(results / "small", tmp_path / folder)
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump({"name": name, "rounds": 2, "seeds": [1]}))
     before = sorted(tmp_path.rglob("*"))
     verbs = ("run", "simulate", "plan", "watch", "report", "explain")
