@@ -1,20 +1,14 @@
 """Drives the DBLP authors' development code, github.com/ZechenM/bound-tolerance-research.
 
-That code has no licence: it stays in the user's clone, and this file has none of its words beyond
-the names that it calls. A sender and a receiver need no more of it than two functions of `mlt.py`
-and a few settings, so models and training are left out.
-
-What has to be known to drive it:
+It has no licence: it stays in the user's clone, and here are only the names that are called.
 
 - `mlt` copies its rate from `config` when it is imported, so the rate is set in `mlt`.
-- It is a chunk per datagram, 8192 bytes by default, which a link would cut up: chunks are made to
-  fit a frame.
+- A chunk is a datagram of 8192 bytes by default, which a link would cut up: here it fits a frame.
 - A sender's last probe may cross the receiver's stop. It then lies before the next transfer's first
   byte, where the receiver would take it for that: it is taken away first.
 - Both functions catch what goes wrong, print it, and return False or None.
-- A bitmap is two small writes in a row. Without TCP_NODELAY, which is not set, the second one waits
-  for the first one's acknowledgement: up to 40 ms in every pass.
-- The receiver turns the bytes into tensors. That is in its time, as it is in its users'.
+- A bitmap is two small writes. Without TCP_NODELAY, which is not set, the second one waits for the
+  first one's acknowledgement: up to 40 ms in every pass.
 """
 
 from __future__ import annotations

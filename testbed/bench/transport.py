@@ -47,18 +47,10 @@ def run(selection: Selection, *, json_file: Path | None, peer: Peer | None = Non
     console.print(f"{len(expected)} cases, one after another, about {about}")
     facts = records.machine()
     measured: list[dict[str, Any]] = []
-    try:
-        console.print(" | ".join(_COLUMNS))
-        for number, record in enumerate(measurement.measure(selection, peer), start=1):
-            measured.append(record)
-            console.print(f"{number}/{len(expected)} {' | '.join(cells(record))}")
-    except (KeyboardInterrupt, measurement.BenchError):
-        if measured and json_file is not None:
-            # Beside the file: what an earlier run left there may be whole.
-            partial = json_file.with_suffix(".interrupted.json")
-            records.write(partial, measured, facts, schema=SCHEMA)
-            console.print(f"records of {len(measured)} of {len(expected)} cases: {partial}")
-        raise
+    console.print(" | ".join(_COLUMNS))
+    for number, record in enumerate(measurement.measure(selection, peer), start=1):
+        measured.append(record)
+        console.print(f"{number}/{len(expected)} {' | '.join(cells(record))}")
     if json_file is not None and picture is not None:
         records.write(json_file, measured, facts, schema=SCHEMA)
         console.print(f"records: {json_file}")

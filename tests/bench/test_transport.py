@@ -1,13 +1,12 @@
 """The transport's benchmark: cases, records of hand-made figures, repetitions, what is printed."""
 
 import itertools
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from testbed.bench import measurement, records, transport
+from testbed.bench import records, transport
 from testbed.bench.cases import GLOO, MOST_REPETITIONS, Case, Selection
 from testbed.bench.network import LinkKind
 from testbed.bench.records import byte_bound_s, record_of
@@ -202,26 +201,3 @@ def test_a_wide_interval_is_named_and_a_few_scattered_values_are_shown_by_their_
     assert printed_of(2)[2] == "min 80 ms, max 90 ms"
     assert ".." in printed_of(5)[2]
     assert ".." in printed_of(3, narrow=True)[2]
-
-
-@pytest.mark.parametrize("ends", [KeyboardInterrupt, measurement.BenchError])
-def test_an_interrupted_run_keeps_what_was_measured_beside_the_file(
-    ends, tmp_path, monkeypatch, capsys
-):
-    def measure(*_, **__):
-        yield record_of(CASE, "timeout", {})
-        raise ends
-
-    monkeypatch.setattr(measurement, "measure", measure)
-    whole, partial = tmp_path / "x.json", tmp_path / "x.interrupted.json"
-    whole.write_text("whole")
-    with pytest.raises(ends):
-        transport.run(Selection(), json_file=whole)
-    assert whole.read_text() == "whole"
-    (kept,) = json.loads(partial.read_text())
-    assert kept["case"] == "a/b"
-    _, *printed = capsys.readouterr().out.splitlines()  # the first says what it will do
-    assert printed[0].startswith("case | completion | ")
-    assert printed[1].endswith("not done in 20 s")
-    assert printed[-1].startswith("records of 1 of ")
-    assert printed[-1].endswith(f" cases: {partial}")

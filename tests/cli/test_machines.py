@@ -24,7 +24,7 @@ from tests.machine.test_machine import QUIET
 
 
 def sized(monkeypatch, selection, *, reached=(1.0,)):
-    """What is chosen on a machine where these shares of the rate arrive, one after another."""
+    """Sizes a selection on a machine where these shares of the rate arrive, in turn."""
     shares = iter(reached)
 
     monkeypatch.setattr(steadiness, "share_arrived", lambda rate: next(shares))

@@ -31,7 +31,7 @@ _QUIET = {"DASK_LOGGING__DISTRIBUTED": "error"}
 
 
 def until(true: Callable[[], Any]) -> Any:
-    """What `true` gives as soon as it is something."""
+    """Polls until `true` gives something; returns that."""
     ends = time.monotonic() + DEADLINE_S
     while not (result := true()):
         assert time.monotonic() < ends, "waited in vain"

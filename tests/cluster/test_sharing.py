@@ -1,4 +1,4 @@
-"""Which schedulers may be used, who gets which block, and what is taken from workers."""
+"""Schedulers that may be used, shares of blocks, and what is taken from workers."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def repository(root: Path, monkeypatch: Any, texts: dict[str, str]) -> None:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What git prints in a folder, with the settings of no user."""
+    """Runs git in a folder, with the settings of no user; returns what it prints."""
     argv = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e", *arguments]
     settings = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env=settings)
@@ -84,7 +84,7 @@ def test_what_no_run_imports_changes_neither_the_code_nor_the_commit(
     clean = manifest.code_sha256()
 
     def change(name: str) -> tuple[bool, bool]:
-        """Whether a change of a file, which is taken back, changes the hash and the commit."""
+        """Changes a file and takes it back; tells whether hash and commit differed."""
         path = tmp_path / name
         before = path.read_text() if path.exists() else None
         path.write_text("# changed\n")

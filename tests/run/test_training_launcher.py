@@ -37,7 +37,7 @@ def forked(after_s, status, reason_file=None):
 
 
 def reason_after(directory, children, *, outlive):
-    """What is said after the wait for these children, of which one at least failed."""
+    """Waits for these children, of which one at least failed; returns the reason."""
     forks = list(children)
     assert training_launcher.wait_for(children, directory, outlive=outlive) == 1
     for fork in forks:  # those that it killed are left to their parent, which ends
