@@ -307,7 +307,11 @@ def compare(
 
     compare_all = comparison.compare_runs if are_runs else comparison.compare
     try:
-        compared = compare_all(comparison.evidence(one), comparison.evidence(two))
+        first_side, second_side = map(comparison.evidence, (one, two))
+        for folder, side in ((one, first_side), (two, second_side)):
+            if not side.ok_runs and not are_runs:
+                raise InputError(f"{folder}: no run is ok; ./lab explain {folder} says why")
+        compared = compare_all(first_side, second_side)
     except ValueError as error:
         raise InputError(str(error)) from None
     if json_file is not None:
