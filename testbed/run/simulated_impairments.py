@@ -29,10 +29,9 @@ from testbed.lab.loss_table import LossTable
 from testbed.lab.paced_frames import clump_frames
 from testbed.run.simulated_network import SimulatedNetwork
 from testbed.shared.jsonl import JsonLinesWriter
-from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Simulation
-from testbed.simulate.gate import Gate, Meter
-from testbed.simulate.link import Batch, Flags, Link, Train, depart
+from testbed.simulate.link import Batch, Flags, Gate, Link, Meter, Train, depart
+from testbed.simulate.peer import Arrivals
 
 _TICK_S = 0.001
 ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
@@ -82,10 +81,10 @@ class SimulatedFilter:
         self._occurrence = occurrence
         self._lost = np.zeros(0, np.bool_)
         self._met = self._dropped = 0
-        self._place.lose(self._keeps)
+        self._place.add_filter(self._keeps)
 
     def clear(self) -> None:
-        self._place.lose_no_longer(self._keeps)
+        self._place.remove_filter(self._keeps)
 
     def take(self) -> tuple[int, int]:
         return self._met, self._dropped
@@ -158,10 +157,10 @@ class SimulatedAccess(LabAccess):
         """Only data comes there, so nothing of it is spared."""
         bucket = {"rate_bps": metering.rate_bps, "burst_bytes": metering.burst_bytes}
         meter = self._meters[metering.number] = Meter(self.clock, drop=metering.drop, **bucket)
-        self._metered[metering.number].meter(meter)
+        self._metered[metering.number].add_meter(meter)
 
     def end_metering(self, switch: str, number: int) -> None:
-        self._metered[number].meter_no_longer(self._meters[number])
+        self._metered[number].remove_meter(self._meters[number])
 
     def meter_counts(self, switch: str, number: int) -> MeterCounts:
         meter = self._meters[number]

@@ -15,11 +15,9 @@ import numpy as np
 import topologies
 from testbed.lab import paths as lab_paths
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
-from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.engine import Simulation
-from testbed.simulate.gate import Gate
-from testbed.simulate.link import Link
-from testbed.simulate.way import Way
+from testbed.simulate.link import Gate, Link
+from testbed.simulate.peer import Arrivals, Way
 
 Hop = tuple[str, str]  # sender and receiver of a link's direction
 
@@ -150,11 +148,11 @@ class RoutedWay(Way):
     broken: bool = field(default=False, init=False)
     _held: list[Callable[[], None]] = field(default_factory=list, init=False)
 
-    def say(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
+    def send_control(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
         if self.broken:
             self._held.append(arrive)
         else:
-            super().say(simulation, arrive)
+            super().send_control(simulation, arrive)
 
     def lead(self, simulation: Simulation, paths: Sequence[Sequence[Link]]) -> None:
         """Over the first of these paths from now on, or where it sprays over all of them."""
@@ -165,7 +163,7 @@ class RoutedWay(Way):
         self.paths = paths if len(paths) > 1 else ()
         held, self._held = self._held, []
         for arrive in held:
-            super().say(simulation, arrive)
+            super().send_control(simulation, arrive)
         for changed in self.on_change:
             changed()
 
@@ -263,7 +261,7 @@ class SimulatedNetwork:
         for sender, receiver in _both([first, second]):
             link = self.links[sender, receiver]
             if up:
-                link.mend()
+                link.restore()
                 continue
             link.cut()
             if receiver in self.arrivals:

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.simulate import headers, kernel_tcp
-from testbed.simulate.arrivals import Arrivals
+from testbed.simulate import kernel_tcp
 from testbed.simulate.engine import Simulation
-from testbed.simulate.party import Party, link_up
+from testbed.simulate.peer import HEADERS_ONLY, Arrivals, Peer, Way, frames_of, link_up
 from testbed.simulate.tasks import Signal, Tasks
-from testbed.simulate.way import Way
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.errors import PeerLost
@@ -35,7 +33,7 @@ from testbed.transport.repair import REPAIRS
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import ConnectionSettings
 from testbed.transport.tolerance import Fixed, StopRuleFactory
-from testbed.transport.wire import wire_bytes
+from testbed.transport.wire import HEADER_BYTES, wire_bytes
 
 Buffer = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
@@ -54,23 +52,23 @@ class Cluster:
         settings: Callable[[str], ConnectionSettings],
         path: Callable[[str], SendingPath],
         terms: str = "",
-        party: Callable[[str, Connection, Way], Party] | None = None,
+        make_peer: Callable[[str, Connection, Way], Peer],
     ) -> None:
         """`ways`: worker -> its way to the server, and back; the others make what is of a side."""
         self.simulation = simulation
-        self.servers: dict[str, Party] = {}  # the server's side of each worker's latest connection
-        self.workers: dict[str, Party] = {}  # each worker's own side
+        self.servers: dict[str, Peer] = {}  # the server's side of each worker's latest connection
+        self.workers: dict[str, Peer] = {}  # each worker's own side
         self._ways = dict(ways)
         self._settings = settings
         self._path = path
         self._terms = terms
-        self._party = party or (lambda side, connection, way: Party(simulation, connection, way))
+        self._make_peer = make_peer
         self._started = False
         self._admission = Admission(
             addresses={name: name for name in ways}, layout=settings(SERVER).layout, terms=terms
         )
 
-    def join(self, name: str) -> Party:
+    def join(self, name: str) -> Peer:
         """A worker connects, for the first time or again."""
         settings, now_s = self._settings(name), self.simulation.now_s
         hello = Hello(
@@ -84,15 +82,15 @@ class Cluster:
             peer=SERVER, settings=settings, path=self._path(name), now_s=now_s, hello=hello
         )
         there, _ = self._ways[name]
-        party = self.workers[name] = self._party(name, connection, there)
-        said = connection.control()
-        there.say(self.simulation, lambda: self._newcomer(party, said))
-        return party
+        peer = self.workers[name] = self._make_peer(name, connection, there)
+        data = connection.control()
+        there.send_control(self.simulation, lambda: self._newcomer(peer, data))
+        return peer
 
-    def _newcomer(self, worker: Party, said: bytes) -> None:
+    def _newcomer(self, worker: Peer, data: bytes) -> None:
         """The server reads a HELLO, and the worker's former connection makes room."""
         settings, now_s = self._settings(SERVER), self.simulation.now_s
-        hello = Newcomer(settings.session, now_s).feed(said)
+        hello = Newcomer(settings.session, now_s).feed(data)
         assert hello is not None  # it is small enough to come in one piece
         self._admission.judge(hello, hello.name)
         former = self.servers.get(hello.name)
@@ -106,8 +104,8 @@ class Cluster:
             welcome=Welcome(session=settings.session, data_port=_PORT),
         )
         _, back = self._ways[hello.name]
-        party = self.servers[hello.name] = self._party(SERVER, connection, back)
-        link_up(party, worker)
+        peer = self.servers[hello.name] = self._make_peer(SERVER, connection, back)
+        link_up(peer, worker)
         self._start(now_s)
 
     def _start(self, now_s: float) -> None:
@@ -116,10 +114,10 @@ class Cluster:
             return
         present = [p for p in self.servers.values() if p.connection.lost is None]
         self._started = self._started or len(present) == len(self._ways)
-        for party in present if self._started else []:
-            if party.connection.state is ConnectionState.WAITING:
-                party.connection.start(now_s)
-                party.work()
+        for peer in present if self._started else []:
+            if peer.connection.state is ConnectionState.WAITING:
+                peer.connection.start(now_s)
+                peer.work()
 
 
 class World:
@@ -143,7 +141,7 @@ class World:
         self.tasks = tasks
         self._ways = ways
         self._arrivals = arrivals
-        self._fast_path = FAST_PATH if contents else headers.HEADERS_ALONE or FAST_PATH
+        self._fast_path = FAST_PATH if contents else HEADERS_ONLY or FAST_PATH
         self._endpoints: dict[str, Endpoint] = {}
         self._settings: dict[str, ConnectionSettings] = {}
         self._opened: list[Signal] = []
@@ -165,10 +163,10 @@ class World:
                 settings=self._settings.__getitem__,
                 path=self._path,
                 terms=config.terms,
-                party=self._party,
+                make_peer=self._make_peer,
             )
             for signal in self._opened:
-                signal.tell()
+                signal.notify()
             return
         self._opened.append(endpoint.signal)
         endpoint.signal.wait_until(lambda: self.cluster is not None)
@@ -178,13 +176,14 @@ class World:
     def _path(self, side: str) -> SendingPath:
         config = self._endpoints[side].config
         path = _sending_path(config)
-        if self._fast_path is headers.HEADERS_ALONE:
-            path.frames = headers.room(len(path.frames), config.layout.chunk_bytes)
+        if self._fast_path is HEADERS_ONLY:
+            headers = np.zeros((len(path.frames), HEADER_BYTES), np.uint8)
+            path.frames = frames_of(headers, config.layout.chunk_bytes)
         return path
 
-    def _party(self, side: str, connection: Connection, way: Way) -> Party:
+    def _make_peer(self, side: str, connection: Connection, way: Way) -> Peer:
         endpoint = self._endpoints[side]
-        party = Party(
+        peer = Peer(
             self.simulation,
             connection,
             way,
@@ -194,10 +193,10 @@ class World:
             ahead=self._ahead,
             more_header_bytes=_more_header_bytes(endpoint.config),
         )
-        endpoint.add(party)
+        endpoint.add(peer)
         # The server is told of no event when all have come, which this may be.
-        self.simulation.at(self.simulation.now_s, endpoint.signal.tell)
-        return party
+        self.simulation.at(self.simulation.now_s, endpoint.signal.notify)
+        return peer
 
 
 @dataclass(frozen=True)
@@ -300,7 +299,7 @@ class Endpoint:
         self.signal = Signal(world.tasks)  # told whenever something has happened
         self.lost: dict[str, str] = {}  # nobody is lost here
         self._world = world
-        self._parties: dict[str, Party] = {}
+        self._peers: dict[str, Peer] = {}
         self._gone: dict[str, str] = {}
         self._active: list[Handle] = []
         self._announcements: deque[bytes] = deque()
@@ -314,9 +313,9 @@ class Endpoint:
     @property
     def _open(self) -> bool:
         """Whether all peers have joined."""
-        parties = self._parties.values()
-        return len(parties) == len(self.config.peers) and all(
-            party.connection.state is ConnectionState.OPEN for party in parties
+        peers = self._peers.values()
+        return len(peers) == len(self.config.peers) and all(
+            peer.connection.state is ConnectionState.OPEN for peer in peers
         )
 
     def __exit__(
@@ -327,28 +326,26 @@ class Endpoint:
     ) -> None:
         """Nothing to close."""
 
-    def add(self, party: Party) -> None:
-        """A connection with a peer has begun."""
-        peer = party.connection.peer
-        self._parties[peer] = party
-        party.leave_out = self.config.leave_out
-        party.on_event = lambda event: self._on_event(peer, event)
+    def add(self, peer: Peer) -> None:
+        """Take part in a connection that has begun."""
+        name = peer.connection.peer
+        self._peers[name] = peer
+        peer.leave_out = self.config.leave_out
+        peer.on_event = lambda event: self._on_event(name, event)
 
-    def _on_event(self, peer: str, event: Event) -> None:
-        party = self._parties[peer]
-        party.events.clear()  # they hold what was received, and runs are long
-        party.batches.clear()
+    def _on_event(self, name: str, event: Event) -> None:
+        self._peers[name].events.clear()  # they hold what was received, and runs are long
         if isinstance(event, TransferDone):
             for handle in self._active:
                 if (handle.transfer, handle.sending) == (event.transfer, event.sending):
-                    handle.end(peer, self._with_headers(event.report))
+                    handle.end(name, self._with_headers(event.report))
         elif isinstance(event, PeerGone):
-            self._gone[peer] = event.reason
+            self._gone[name] = event.reason
             for handle in self._active:
-                handle.end(peer, event.reason)
+                handle.end(name, event.reason)
         elif isinstance(event, Announced):
             self._announcements.append(event.body)
-        self.signal.tell()
+        self.signal.notify()
 
     def _with_headers(self, report: TransferReport) -> TransferReport:
         """TCP's are longer than those that the transport counts."""
@@ -413,10 +410,10 @@ class Endpoint:
         handle = Handle(transfer, sending, buffers, lambda each: self._wait(lambda: each.done))
         self._active.append(handle)
         for peer in buffers:
-            self._parties[peer].look()
-            begin(self._parties[peer].connection, self._world.simulation.now_s)
+            self._peers[peer].catch_up()
+            begin(self._peers[peer].connection, self._world.simulation.now_s)
         for peer in buffers:
-            self._parties[peer].work()
+            self._peers[peer].work()
         reports = handle.wait()
         self._active.remove(handle)
         return reports
@@ -424,17 +421,17 @@ class Endpoint:
     # Announcements.
 
     def announce(self, body: bytes) -> None:
-        for party in self._parties.values():
-            party.look()
-            party.connection.announce(body)
-            party.work()
+        for peer in self._peers.values():
+            peer.catch_up()
+            peer.connection.announce(body)
+            peer.work()
 
     def await_announcement(self) -> bytes:
-        party = self._parties[SERVER]
+        peer = self._peers[SERVER]
         if not self._announcements:
-            party.look()
-            party.connection.await_announcement(self._world.simulation.now_s)
-            party.work()
+            peer.catch_up()
+            peer.connection.await_announcement(self._world.simulation.now_s)
+            peer.work()
         self._wait(lambda: bool(self._announcements))
         return self._announcements.popleft()
 
@@ -443,8 +440,8 @@ class Endpoint:
     def counters(self) -> dict[str, int]:
         """What was ignored, by reason."""
         found: Counter[str] = Counter()
-        for party in self._parties.values():
-            found += party.connection.counters
+        for peer in self._peers.values():
+            found += peer.connection.counters
         return dict(found)
 
     def facts(self) -> dict[str, Any]:
@@ -454,4 +451,4 @@ class Endpoint:
             "congestion_control": f"{name}(model)" if _is_tcp(self.config) else name,
             "compiled": FAST_PATH.compiled,
         }
-        return dict.fromkeys(self._parties, used)
+        return dict.fromkeys(self._peers, used)

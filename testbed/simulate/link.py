@@ -1,8 +1,8 @@
 """Links in virtual time, and the trains of datagrams that travel over them, as arrays of times.
 
-A link lets arrivals gather until someone looks at the other end. Then the links before it do the
-same, and it merges what has come and passes it on. Random choices are drawn per datagram in the
-order of service. So nothing depends on how long trains are, and on where they are cut.
+A link lets arrivals gather until someone asks at the other end. Then the links before it catch up,
+and it merges what has come and passes it on. Random choices are drawn per datagram in the order of
+service. So nothing depends on how long trains are, and on where they are cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from testbed.simulate.engine import Alarm, Simulation
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Places = NDArray[np.int64]
 Queued = tuple[Flags | None, Floats]
+# Of so many datagrams that arrive one after another: which are kept, shape (count,).
+Filter = Callable[[int], Flags]
 
 # Up to so many datagrams, a loop is faster than arrays.
 _FEW = 12
@@ -37,12 +40,12 @@ class Spray:
 
     paths: Sequence[Sequence[Link]]
     common: int  # so many links at their beginnings are the same
-    takes: NDArray[np.int64]  # which of them each datagram takes, shape (k,)
+    takes: Places  # which of them each datagram takes, shape (k,)
 
 
 @dataclass(eq=False, kw_only=True)
 class Batch:
-    """What trains are cut from."""
+    """Datagrams that were sent together; trains are cut from them."""
 
     size_bytes: int  # of each datagram on the wire
     links: Sequence[Link]
@@ -50,15 +53,15 @@ class Batch:
     deliver: Callable[[Train], None]
     frames: NDArray[np.uint8] | None = None  # shape (k, bytes that matter), where they do
     spray: Spray | None = None  # in place of `links`
-    pulled: bool = False  # someone at their end looks for them; else each comes before its time
+    pulled: bool = False  # someone at their end asks for them; else each comes before its time
     # Of datagrams that come to a link at the same time the lowest goes first, and of those with the
     # same rank who was announced first.
     rank: int = 0
     trains: dict[Train, None] = field(default_factory=dict)  # those that nobody has taken yet
 
     def recall(self, now_s: float) -> None:
-        """What has not departed by now does not depart at all."""
-        for train in [each for each in self.trains if each.hop == 0]:
+        """Take back what has not departed by now."""
+        for train in [train for train in self.trains if train.hop == 0]:
             train.keep(int(train.times_s.searchsorted(now_s, side="right")))
 
 
@@ -68,12 +71,12 @@ class Train:
 
     batch: Batch
     links: Sequence[Link]  # where paths part, a train of each path goes on
-    index: NDArray[np.int64]  # their numbers in the batch, shape (n,)
-    times_s: NDArray[np.float64]  # when each is there, ascending
+    index: Places  # their numbers in the batch, shape (n,)
+    times_s: Floats  # when each is there, ascending
     hop: int = 0  # how many links they have passed
 
     def take(self, now_s: float) -> Train:
-        """Cuts off what is there by now."""
+        """Cut off what is there by now."""
         if self.times_s[-1] <= now_s:
             count = len(self.times_s)
         else:
@@ -85,20 +88,20 @@ class Train:
             self.batch.trains.pop(self, None)
         return here
 
-    def of(self, kept: NDArray[np.bool_] | slice) -> Train:
-        """Those that are kept."""
+    def of(self, kept: Flags | slice) -> Train:
+        """The train of those that are kept."""
         return Train(self.batch, self.links, self.index[kept], self.times_s[kept], self.hop)
 
     def keep(self, count: int) -> None:
-        """Forgets all but the first ones."""
+        """Forget all but the first ones."""
         if count < len(self.times_s):
             self.index = self.index[:count]
             self.times_s = self.times_s[:count]
             if not count:
                 self.batch.trains.pop(self, None)
 
-    def earliest_s(self, which: slice) -> NDArray[np.float64]:
-        """When those could come out of the last link, if nothing held them up on their way."""
+    def earliest_s(self, which: slice) -> Floats:
+        """The times at which those could come out of the last link, if nothing held them up."""
         times_s, hop = self.times_s[which], self.hop
         if hop < len(links := self.links):
             times_s = np.maximum(times_s, links[hop].free_s) + self._least_s
@@ -106,21 +109,21 @@ class Train:
 
     @property
     def _least_s(self) -> float:
-        """What one needs at least from here to the end."""
+        """The time that one needs at least from here to the end."""
         spray, hop, size_bytes = self.batch.spray, self.hop, self.batch.size_bytes
         if spray is not None and hop <= spray.common:  # on the shortest of its paths
             return min(_least_s(links[hop:], size_bytes) for links in spray.paths)
         return _least_s(self.links[hop:], size_bytes)
 
     def place_s(self, place: int) -> float:
-        """The same of one of them, in a tenth of the time."""
+        """Compute `earliest_s` of one of them, in a tenth of the time."""
         time_s, hop = float(self.times_s[place]), self.hop
         if hop < len(links := self.links):
             time_s = max(time_s, links[hop].free_s) + self._least_s
         return time_s
 
     def go_on(self) -> None:
-        """To the next link, or to the end."""
+        """Pass to the next link, or to the end."""
         batch, spray = self.batch, self.batch.spray
         if spray is not None and self.hop == spray.common:
             self._part(spray)
@@ -133,7 +136,7 @@ class Train:
             batch.deliver(self)
 
     def _part(self, spray: Spray) -> None:
-        """Each datagram goes on over its own path."""
+        """Send each datagram over its own path."""
         takes = spray.takes[self.index]
         for path in np.unique(takes).tolist():
             part = self.of(takes == path)
@@ -143,7 +146,7 @@ class Train:
 
 
 def _least_s(links: Sequence[Link], size_bytes: int) -> float:
-    """What a datagram needs at least for these."""
+    """The time that a datagram needs at least for these."""
     least_s = 0.0
     for link in links:
         least_s += link.least_s(size_bytes)
@@ -159,14 +162,14 @@ class Pool:
 
     @property
     def first_s(self) -> float:
-        """Nothing is there before."""
+        """The time before which nothing is there."""
         return self._heap[0][0] if self._heap else math.inf
 
     def add(self, train: Train, note: object = None) -> None:
         heapq.heappush(self._heap, (float(train.times_s[0]), next(self._number), train, note))
 
     def take(self, now_s: float) -> list[tuple[Train, Any]]:
-        """Cuts off what is there by now, in the order in which equal times count."""
+        """Cut off what is there by now, in the order in which equal times count."""
         heap, parts = self._heap, []
         while heap and heap[0][0] <= now_s:
             _, number, train, note = heap[0]
@@ -181,13 +184,13 @@ class Pool:
         return [(part, note) for _, _, part, note in parts]
 
     def empty(self) -> list[tuple[Train, Any]]:
-        """Takes all trains as they are."""
+        """Take all trains as they are."""
         heap, self._heap = sorted(self._heap, key=lambda entry: entry[:2]), []
         return [(train, note) for _, _, train, note in heap if len(train.times_s)]
 
 
-def depart(batch: Batch, times_s: NDArray[np.float64]) -> None:
-    """Sends a batch on its way: its datagrams come to the first link at these times, ascending."""
+def depart(batch: Batch, times_s: Floats) -> None:
+    """Send a batch, whose datagrams come to the first link at these times, ascending."""
     if not (count := len(times_s)):
         return
     first_s = float(times_s[0])
@@ -198,7 +201,7 @@ def depart(batch: Batch, times_s: NDArray[np.float64]) -> None:
 
 
 class Link:
-    """A rate, a propagation delay, a queue of so many bytes with tail drop, and random harm."""
+    """A rate, a propagation delay, a queue of so many bytes with tail drop, and random loss."""
 
     def __init__(
         self,
@@ -213,9 +216,9 @@ class Link:
         seed: int = 0,
     ) -> None:
         """A link; without a queue where `rate_bps` is infinite."""
-        # Of each datagram `loss` may say whether it is lost; it has been served then. Jitter is the
-        # most that is added to the delay, so that datagrams overtake each other, unless they stay
-        # `in_order`: one that catches up comes out with that before it.
+        # Lost datagrams have been served. Jitter is the most that is added to the delay, so that
+        # datagrams overtake each other, unless they stay `in_order`: one that catches up comes out
+        # with that before it.
         self.rate_bps = rate_bps
         self.jitter_s = jitter_s
         # Of datagrams that were served: all, those that found the queue full, those lost at random
@@ -237,12 +240,12 @@ class Link:
         self._fed_s: dict[Link, float] = {}
         self._number = itertools.count()
         self._alarm = Alarm(simulation, self.catch_up)
-        # One generator for each sort of harm: what one draws changes nothing of the others.
+        # Losses and delays have a generator each: neither depends on the other's draws.
         self._losing, self._delaying = (np.random.default_rng([seed, sort]) for sort in range(2))
 
     @property
     def loss(self) -> float | Callable[[], bool]:
-        """As given; may be changed."""
+        """The share that is lost, or what decides for each; may be changed."""
         return self._loss
 
     @loss.setter
@@ -252,7 +255,7 @@ class Link:
 
     @property
     def delay_s(self) -> float:
-        """Of propagation; may be changed for what is served from now on."""
+        """The propagation delay; may be changed for what is served from now on."""
         return self._delay_s
 
     @delay_s.setter
@@ -262,7 +265,7 @@ class Link:
         self._changed()
 
     def set_rate(self, rate_bps: float) -> None:
-        """Serves at this rate from now on, what waits included."""
+        """Serve at this rate from now on, what waits included."""
         # Datagrams that wait keep their times of arrival, which were decided as they entered.
         self.catch_up()
         now_s = self._simulation.now_s
@@ -272,18 +275,18 @@ class Link:
         self._changed()
 
     def set_queue(self, queue_bytes: float) -> None:
-        """Another limit; what waits beyond it is still sent."""
+        """Set another limit; what waits beyond it is still sent."""
         self.catch_up()
         self._queue_bytes = queue_bytes
 
     def cut(self) -> None:
-        """From now on whatever comes is lost; what waits, and was announced, is not sent."""
+        """Lose from now on whatever comes; what waits, and was announced, is not sent."""
         self.catch_up()
         self._free_s = min(self._free_s, self._simulation.now_s)
         self._is_cut = True
 
-    def mend(self) -> None:
-        """Sends again."""
+    def restore(self) -> None:
+        """Send again after a cut."""
         self.catch_up()
         self._is_cut = False
 
@@ -303,21 +306,21 @@ class Link:
         return max(0.0, self._free_s - self._simulation.now_s) * self.rate_bps / 8
 
     def out_s(self) -> float:
-        """When something without size comes out that comes now: with what came just before."""
+        """The time at which something without size comes out that comes in now."""
         self.catch_up()
         return max(self._free_s, self._simulation.now_s) + self._delay_s
 
     @property
     def free_s(self) -> float:
-        """When the queue is empty, as far as it has been served."""
+        """The time at which the queue is empty, as far as it has been served."""
         return self._free_s
 
     def least_s(self, size_bytes: int) -> float:
-        """How long a datagram takes where nobody is before it."""
+        """The time that a datagram takes where nobody is before it."""
         return size_bytes * 8 / self.rate_bps + self._delay_s
 
     def send(self, train: Train) -> None:
-        """Takes a train whose times of arrival are not over."""
+        """Take a train whose times of arrival are not over."""
         self._waiting.add(train)
         if train.batch.pulled:
             return
@@ -329,22 +332,22 @@ class Link:
             self._expect(train)
 
     def _expect(self, train: Train) -> None:
-        """Serves it before its first datagram could come out."""
+        """Serve it before its first datagram could come out."""
         self._alarm.by(float(train.earliest_s(slice(1))[0]))
 
     def fed_by(self, feeder: Link, first_s: float) -> None:
-        """From then on something may come from another link, or pass it."""
+        """Note that from then on something may come from another link, or pass it."""
         if first_s < self._fed_s.get(feeder, math.inf):
             self._fed_s[feeder] = first_s
             heapq.heappush(self._feeders, (first_s, next(self._number), feeder))
 
     @property
     def next_s(self) -> float:
-        """Nothing can come in before that is not known to be served."""
+        """The time before which nothing can come in that is not served yet."""
         return min(self._waiting.first_s, self._feeders[0][0] if self._feeders else math.inf)
 
     def catch_up(self) -> None:
-        """Lets in all that has come by now, here and before; oftener changes nothing."""
+        """Let in all that has come by now, here and before; oftener changes nothing."""
         now_s, feeders = self._simulation.now_s, self._feeders
         while feeders and feeders[0][0] <= now_s:
             first_s, _, feeder = heapq.heappop(feeders)
@@ -361,19 +364,19 @@ class Link:
                 self._expect(train)
 
     def _let_in(self, parts: Sequence[Train]) -> None:
-        """Serves datagrams in the order of their arrival, and passes on what comes out."""
+        """Serve datagrams in the order of their arrival, and pass on what comes out."""
         first = parts[0]
         sizes: float | Floats = float(first.batch.size_bytes)
         arrivals_s, index, owners = first.times_s, first.index, None
         if len(parts) > 1:
-            arrivals_s = np.concatenate([each.times_s for each in parts])
+            arrivals_s = np.concatenate([part.times_s for part in parts])
             order = np.argsort(arrivals_s, kind="stable")
             arrivals_s = arrivals_s[order]
-            index = np.concatenate([each.index for each in parts])[order]
-            lengths = [len(each.times_s) for each in parts]
+            index = np.concatenate([part.index for part in parts])[order]
+            lengths = [len(part.times_s) for part in parts]
             owners = np.repeat(np.arange(len(parts), dtype=np.uint32), lengths)[order]
-            if len({each.batch.size_bytes for each in parts}) > 1:
-                sizes = np.array([float(each.batch.size_bytes) for each in parts])[owners]
+            if len({part.batch.size_bytes for part in parts}) > 1:
+                sizes = np.array([float(part.batch.size_bytes) for part in parts])[owners]
         self.sent += len(arrivals_s)
         if self._is_cut:
             self.dropped += len(arrivals_s)
@@ -407,7 +410,7 @@ class Link:
             begin = end
 
     def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
-        """Which datagrams enter, None for all; and when each leaves."""
+        """Decide which datagrams enter, None for all, and when each leaves."""
         count = len(arrivals_s)
         if math.isinf(self.rate_bps):
             self._free_s = float(arrivals_s[-1])
@@ -438,13 +441,13 @@ class Link:
         return None, leaves_s
 
     def _queue_one_by_one(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
-        """The same where datagrams are dropped: each decides about the next."""
+        """Do the same where datagrams are dropped: each decides about the next."""
         bytes_per_s, room = self.rate_bps / 8, self._queue_bytes + _ROUNDING_BYTES
         count = len(arrivals_s)
-        each = [sizes] * count if isinstance(sizes, float) else sizes.tolist()
+        listed = [sizes] * count if isinstance(sizes, float) else sizes.tolist()
         entered, leaves_s = [True] * count, [0.0] * count
         free_s = self._free_s
-        for number, (at_s, size) in enumerate(zip(arrivals_s.tolist(), each, strict=True)):
+        for number, (at_s, size) in enumerate(zip(arrivals_s.tolist(), listed, strict=True)):
             queued = max(0.0, free_s - at_s) * bytes_per_s
             if queued + size > room:
                 entered[number] = False
@@ -454,7 +457,7 @@ class Link:
         self.dropped += (dropped := count - sum(entered))
         return np.array(entered) if dropped else None, np.array(leaves_s)
 
-    def _not_lost(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _not_lost(self, places: Places) -> Places:
         """Those that are not lost behind the queue."""
         if not self._loss:
             return places
@@ -464,3 +467,75 @@ class Link:
             lost = self._losing.random(len(places)) < self._loss
         self.lost += int(np.count_nonzero(lost))
         return places[~lost]
+
+
+class Meter(Link):
+    """A token bucket: a queue of its bytes has room whenever the bucket has tokens."""
+
+    def __init__(
+        self, simulation: Simulation, *, rate_bps: float, burst_bytes: float, drop: bool
+    ) -> None:
+        """With `drop` nothing passes, and all counts as met."""
+        super().__init__(simulation, rate_bps=rate_bps, delay_s=0.0, queue_bytes=burst_bytes)
+        self._drop = drop
+        self.sent_bytes = 0
+
+    def keeps(self, arrivals_s: Floats, sizes: float | Floats) -> Flags:
+        """Decide which of these pass, shape (count,)."""
+        count = len(arrivals_s)
+        self.sent += count
+        self.sent_bytes += int(np.sum(np.broadcast_to(sizes, (count,))))
+        if self._drop:
+            self.dropped += count
+            return np.zeros(count, np.bool_)
+        entered, _ = self._queue(arrivals_s, sizes)
+        return np.ones(count, np.bool_) if entered is None else entered
+
+
+class Gate(Link):
+    """A link without a rate, a queue and a delay, whose filters and meters see all that passes.
+
+    Each is behind those that are there when it is added.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation, rate_bps=math.inf, delay_s=0.0)
+        self._filters: list[Filter] = []
+        self._meters: list[Meter] = []
+
+    def add_meter(self, meter: Meter) -> None:
+        self.catch_up()
+        self._meters.append(meter)
+
+    def remove_meter(self, meter: Meter) -> None:
+        self.catch_up()
+        self._meters.remove(meter)
+
+    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
+        entered, leaves_s = super()._queue(arrivals_s, sizes)
+        for meter in self._meters:
+            if entered is None:
+                entered = meter.keeps(arrivals_s, sizes)
+            elif entered.any():
+                some = sizes if isinstance(sizes, float) else sizes[entered]
+                entered[entered] = meter.keeps(arrivals_s[entered], some)
+        return entered, leaves_s
+
+    def add_filter(self, keeps: Filter) -> None:
+        self.catch_up()
+        self._filters.append(keeps)
+
+    def remove_filter(self, keeps: Filter) -> None:
+        self.catch_up()
+        self._filters.remove(keeps)
+
+    def drop(self) -> None:
+        """Lose what has been announced and has not passed."""
+        self.catch_up()
+        for train, _ in self._waiting.empty():
+            train.keep(0)
+
+    def _not_lost(self, places: Places) -> Places:
+        for keeps in self._filters:
+            places = places[keeps(len(places))]
+        return places

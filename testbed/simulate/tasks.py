@@ -82,7 +82,7 @@ class Signal:
             self._waits = greenlet.getcurrent(), ready
             self._tasks.pause()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Something has happened."""
         if self._waits is not None and self._waits[1]():
             (task, _), self._waits = self._waits, None
@@ -144,7 +144,7 @@ class Stream:
 
         def come() -> None:
             other._came += data
-            other._signal.tell()
+            other._signal.notify()
 
         other.then(come)
 
@@ -170,7 +170,7 @@ class Stream:
 
             def hang_up() -> None:
                 other._other = None
-                other._signal.tell()
+                other._signal.notify()
 
             other.then(hang_up)
 
@@ -198,7 +198,7 @@ class Listener:
         if self._lateness is not None:
             there.then = self._lateness.of_a_program()
         self._waiting.append(here)
-        self._signal.tell()
+        self._signal.notify()
         return there
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """A worker and a server in virtual time, without a training around them."""
 
-from testbed.simulate.party import Party, link_up
+from testbed.simulate.peer import Peer, link_up
 from testbed.transport import SendingPath
 from testbed.transport.congestion import FixedRate
 from testbed.transport.repair import REPAIRS
@@ -19,17 +19,17 @@ class Parties:
             simulation, ways, self.layout, repair=REPAIRS.create(repair), path=path
         )
         self.worker, self.server = (
-            Party(simulation, end.connection, end.way, ahead=ahead) for end in joined
+            Peer(simulation, end.connection, end.way, ahead=ahead) for end in joined
         )
         link_up(self.worker, self.server)
 
     def receive(self, number, into, *, tolerance):
         rule = FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
-        self.server.look()
+        self.server.catch_up()
         self.server.connection.post_receive(number, rule, into, self.simulation.now_s)
         self.server.work()
 
     def send(self, number, payload):
-        self.worker.look()
+        self.worker.catch_up()
         self.worker.connection.post_send(number, payload, self.simulation.now_s)
         self.worker.work()

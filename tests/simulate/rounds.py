@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testbed.simulate.arrivals import Arrivals
 from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
+from testbed.simulate.peer import Arrivals, Way
 from testbed.simulate.tasks import Tasks
-from testbed.simulate.way import Way
 from testbed.transport import EndpointConfig, PayloadLayout, ProtocolConfig, TransferReport, preset
 
 CHUNK_BYTES = 1456

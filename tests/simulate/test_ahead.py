@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.simulate.engine import Simulation
-from testbed.simulate.party import schedule
-from testbed.simulate.way import Way
+from testbed.simulate.peer import Way, schedule
 from testbed.transport.pacing import Pacer
 from tests.simulate.parties import Parties
 from tests.transport.virtual import DoublingLink, random_payload, reports
@@ -75,7 +74,7 @@ class Two(Parties):
         self.simulation.run(limit=200_000)
         self.simulation.at(self.simulation.now_s + 1, self.link.catch_up)  # nobody looks any more
         self.simulation.run()
-        return [reports(party)[0] for party in (self.worker, self.server)]
+        return [reports(peer)[0] for peer in (self.worker, self.server)]
 
 
 CASES = [

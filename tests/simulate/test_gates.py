@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.simulate.engine import Simulation
-from testbed.simulate.gate import Gate
-from testbed.simulate.link import Batch, Link, depart
+from testbed.simulate.link import Batch, Gate, Link, depart
 from tests.simulate.trains import SIZE_BYTES, Sinks, feed
 
 SERVICE_S = SIZE_BYTES * 8 / 8e6  # at 8 Mbit/s: a millisecond
@@ -58,8 +57,8 @@ def test_a_filter_counts_what_passes_between_its_begin_and_its_end(length):
 
     simulation, shared, gate, sinks = scene(length=length)
     by = Nth(3)
-    simulation.at(begin_s, lambda: gate.lose(by))
-    simulation.at(end_s, lambda: gate.lose_no_longer(by))
+    simulation.at(begin_s, lambda: gate.add_filter(by))
+    simulation.at(end_s, lambda: gate.remove_filter(by))
     simulation.run()
     assert (by.met, by.taken) == (met, met // 3)
     assert len(everybody - set(sinks.in_order[0])) == met // 3
@@ -80,7 +79,7 @@ def test_a_link_that_is_cut_loses_what_waits_and_what_comes(length):
         gate.drop()
 
     simulation.at(0.0305, cut)
-    simulation.at(0.06, link.mend)
+    simulation.at(0.06, link.restore)
     simulation.run()
     who, when_s = sinks.in_order
     # Those have passed whose last bit came to the gate: after 3, 4, ... 30 ms.

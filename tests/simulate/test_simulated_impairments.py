@@ -306,7 +306,7 @@ def test_a_link_that_goes_down_loses_both_directions_and_routes_lead_around(tmp_
     for name, at_s in (("down", 0.01), ("up", 0.08)):
         scene.at(at_s, lambda name=name: routes.update({name: list(way.links)}))
     heard = []
-    scene.at(0.01, lambda: way.say(scene.simulation, lambda: heard.append("around")))
+    scene.at(0.01, lambda: way.send_control(scene.simulation, lambda: heard.append("around")))
     before = list(way.links)
     scene.run()
     through = scene.network.links[leaf, spine]
@@ -326,7 +326,7 @@ def test_control_waits_for_a_host_s_link_to_come_back(tmp_path):
     way = scene.ways["worker-1"][1]
     scene.feed("worker-1", 100, back=True, at_s=-0.0105)
     clock = scene.simulation
-    scene.at(0.01, lambda: way.say(clock, lambda: heard_s.append(clock.now_s - BEGINS_S)))
+    scene.at(0.01, lambda: way.send_control(clock, lambda: heard_s.append(clock.now_s - BEGINS_S)))
     scene.run()
     assert heard_s == pytest.approx([0.05 + 2 * DELAY_S + SERVICE_S], abs=SERVICE_S)
     assert scene.network.links["s1", "worker-1"].dropped == 50

@@ -64,7 +64,7 @@ class Rounds(Two):
         self.send(transfer, payload)
         both = (self.worker, self.server)
         self.simulation.run(
-            done=lambda: all(transfer in ended(party) for party in both), limit=400_000
+            done=lambda: all(transfer in ended(peer) for peer in both), limit=400_000
         )
         received, sent = reports(self.server)[-1], reports(self.worker)[-1]
         self.took_s.append(received.ended_s - began_s)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.simulate.endpoint import Cluster
 from testbed.simulate.engine import Simulation
-from testbed.simulate.way import Way
+from testbed.simulate.peer import Way
 from testbed.transport import SendingPath
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.connection import ConnectionState
@@ -21,7 +21,7 @@ from testbed.transport.order import ORDERS
 from testbed.transport.repair import REPAIRS
 from testbed.transport.settings import ConnectionSettings
 from testbed.transport.tolerance import FractionRule, required_chunks
-from tests.transport.virtual import SESSION, DoublingLink, layout_of, random_payload
+from tests.transport.virtual import SESSION, BusyPeer, DoublingLink, layout_of, random_payload
 
 # Joining.
 
@@ -40,8 +40,8 @@ def test_a_hello_is_read_once_it_is_complete(split):
     assert newcomer.feed(ENCODED[split:]) == HELLO
 
 
-def started(party):
-    return any(isinstance(event, Started) for event in party.events)
+def started(peer):
+    return any(isinstance(event, Started) for event in peer.events)
 
 
 def test_workers_may_begin_once_all_have_joined_however_long_the_last_one_takes():
@@ -113,7 +113,13 @@ def cluster_of(
         return Way([link], control_delay_s=0.002)
 
     ways = {name: (way(), way()) for name in names}
-    return Cluster(simulation, ways, settings=lambda side: settings, path=path)
+    return Cluster(
+        simulation,
+        ways,
+        settings=lambda side: settings,
+        path=path,
+        make_peer=lambda side, connection, way: BusyPeer(simulation, connection, way),
+    )
 
 
 harm = st.floats(0.0, 0.6)
@@ -201,8 +207,8 @@ def run_schedule(schedule):
         simulation.at(0.1 + at_s, partial(send, 2 * place))
     for place, at_s in enumerate(sorted(schedule["receives"])):
         simulation.at(0.1 + at_s, partial(receive, step * place))
-    for party, (at_s, for_s) in zip((worker, server), schedule["busy"], strict=False):
-        simulation.at(0.1 + at_s, partial(party.be_busy, 0.1 + at_s + for_s))
+    for peer, (at_s, for_s) in zip((worker, server), schedule["busy"], strict=False):
+        simulation.at(0.1 + at_s, partial(peer.be_busy, 0.1 + at_s + for_s))
     if schedule["blocked"] is not None:
         at_s, for_s = schedule["blocked"]
         for changes_s, fate in ((at_s, lambda frame: None), (at_s + for_s, flip)):
@@ -230,18 +236,18 @@ def run_schedule(schedule):
         or schedule["skips"]
         or len(schedule["receives"]) > len(schedule["sends"])
     )
-    for party, numbers in ((worker, payloads), (server, buffers)):
-        connection = party.connection
-        over = {e.transfer for e in party.events if isinstance(e, TransferDone)}
+    for peer, numbers in ((worker, payloads), (server, buffers)):
+        connection = peer.connection
+        over = {e.transfer for e in peer.events if isinstance(e, TransferDone)}
         # Nothing hangs: what was begun has ended, or the connection has, or nobody asked for it.
         if connection.lost is None:
             under_way = set(numbers) - over
-            if party is worker:
+            if peer is worker:
                 assert not under_way or connection.outgoing.senders[min(under_way)].held
             else:
                 assert not under_way
         else:
-            assert sum(isinstance(e, PeerGone) for e in party.events) == 1
+            assert sum(isinstance(e, PeerGone) for e in peer.events) == 1
             # A connection that nothing hinders for long does not end by itself.
             assert may_end, connection.lost
     assert simulation.events < 50_000

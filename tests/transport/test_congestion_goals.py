@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from testbed.bench.records import jain
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import link_up
-from testbed.simulate.way import Way
+from testbed.simulate.peer import Way, link_up
 from testbed.transport import PayloadLayout, SendingPath
 from testbed.transport.congestion import (
     CONGESTION_CONTROLS,

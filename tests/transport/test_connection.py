@@ -117,7 +117,7 @@ def test_a_stream_that_ends_ends_what_is_under_way_and_nothing_that_is_done():
 )
 def test_what_a_worker_may_not_say_ends_the_connection_with_the_reason_on_both_sides(message):
     two = Two()
-    two.server.listen(message.encode())
+    two.server.on_control(message.encode())
     two.run()
     assert "it broke the protocol" in gone(two.server)
     assert "it gave up: it broke the protocol" in gone(two.worker)

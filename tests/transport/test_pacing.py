@@ -8,8 +8,7 @@ import pytest
 from testbed.shared.input_error import InputError
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.party import link_up
-from testbed.simulate.way import Way
+from testbed.simulate.peer import Way, link_up
 from testbed.transport.congestion import FixedRate
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.messages import ControlMessage, MessageType, pack_arrivals
@@ -169,7 +168,7 @@ def test_senders_that_know_no_queue_or_their_share_do_not_overflow_a_short_one(q
         receiver.connection.post_receive(6, rule, layout.new_buffer(), 0.0)
         link_up(sender, receiver)
         parties.append(sender)
-    simulation.run(done=lambda: all(party.events for party in parties), limit=2_000_000)
+    simulation.run(done=lambda: all(peer.events for peer in parties), limit=2_000_000)
     assert bottleneck.sent < 1.02 * senders * layout.chunk_count
 
 

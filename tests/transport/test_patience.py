@@ -25,8 +25,8 @@ def test_where_control_works_and_data_do_not_arrive_the_transfer_fails_and_littl
     two.worker.way.fate = lambda frame: None
     two.carry(0)
     assert two.simulation.now_s < 2 * TIMEOUT_S
-    for party in (two.worker, two.server):
-        assert "control works, data does not arrive" in gone(party)
+    for peer in (two.worker, two.server):
+        assert "control works, data does not arrive" in gone(peer)
     sent = sum(count for at_s, count in two.worker.batches if at_s > 2.0)
     at_full_rate = (TIMEOUT_S - 2.0) * 10e6 / 8 / two.path.datagram_wire_bytes
     assert 0 < sent < at_full_rate / 50

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Link
-from testbed.simulate.party import Party, link_up
-from testbed.simulate.way import Way
+from testbed.simulate.link import Batch, Link
+from testbed.simulate.peer import Peer, Way, link_up
 from testbed.transport import PayloadLayout, SendingPath, StopRule
 from testbed.transport.congestion import CONGESTION_CONTROLS, FixedRate
 from testbed.transport.congestion.base import CongestionControl, Feedback
@@ -61,6 +60,64 @@ class DoublingLink(Link):
     def _not_lost(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         places = super()._not_lost(places)
         return np.repeat(places, 1 + (self._doubling.random(len(places)) < self._duplicate))
+
+
+class BusyPeer(Peer):
+    """A peer that may do nothing for a while; what arrives meanwhile waits.
+
+    Attributes:
+        batches: when how many datagrams were sent together.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.batches: list[tuple[float, int]] = []
+        self._busy_until_s = -math.inf
+        self._control_waiting: list[bytes] = []
+        super().__init__(*arguments, **options)
+
+    def be_busy(self, until_s: float) -> None:
+        self.catch_up()
+        self._busy_until_s = until_s
+        self._simulation.at(until_s, self._wake_up)
+
+    @property
+    def _busy(self) -> bool:
+        return self._simulation.now_s < self._busy_until_s
+
+    def _wake_up(self) -> None:
+        if self._busy:
+            return
+        self._read(waited=True)
+        waiting, self._control_waiting = self._control_waiting, []
+        for data in waiting:
+            self.connection.on_control(data, self._simulation.now_s, waited=True)
+        self.work()
+
+    def work(self) -> None:
+        if not self._busy:
+            super().work()
+
+    def on_control(self, data: bytes) -> None:
+        if self._busy:
+            self._control_waiting.append(data)
+        else:
+            super().on_control(data)
+
+    def _schedule_read(self) -> None:
+        if not self._busy:
+            super()._schedule_read()
+
+    def _on_read_alarm(self) -> None:
+        if not self._busy:
+            super()._on_read_alarm()
+
+    def _read(self, *, waited: bool = False) -> None:
+        if not self._busy:
+            super()._read(waited=waited)
+
+    def _carry(self, frames: Bytes, datagram_bytes: int, times_s: NDArray[np.float64]) -> Batch:
+        self.batches.append((self._simulation.now_s, len(frames)))
+        return super()._carry(frames, datagram_bytes, times_s)
 
 
 @dataclass
@@ -131,7 +188,7 @@ def connections(
     order: ChunkOrder | None = None,
     path: SendingPath | None = None,
     **settings: Any,
-) -> tuple[Party, Party]:
+) -> tuple[BusyPeer, BusyPeer]:
     """A worker and a server that have joined; `path` is the worker's, `ways` there and back.
 
     Without rate limit unless `path` has one.
@@ -167,7 +224,7 @@ def connections(
     worker.on_control(server.control(), now_s)
     worker.events()
     there, back = ways
-    return Party(simulation, worker, there), Party(simulation, server, back)
+    return BusyPeer(simulation, worker, there), BusyPeer(simulation, server, back)
 
 
 def transfer(
@@ -312,17 +369,17 @@ class Two:
         ]
 
 
-def reports(party: Party) -> list[TransferReport]:
-    return [event.report for event in party.events if isinstance(event, TransferDone)]
+def reports(peer: Peer) -> list[TransferReport]:
+    return [event.report for event in peer.events if isinstance(event, TransferDone)]
 
 
-def ended(party: Party) -> list[int]:
-    return [event.transfer for event in party.events if isinstance(event, TransferDone)]
+def ended(peer: Peer) -> list[int]:
+    return [event.transfer for event in peer.events if isinstance(event, TransferDone)]
 
 
-def gone(party: Party) -> str:
+def gone(peer: Peer) -> str:
     """Why the connection has ended, empty while it has not."""
-    reasons = [event.reason for event in party.events if isinstance(event, PeerGone)]
+    reasons = [event.reason for event in peer.events if isinstance(event, PeerGone)]
     return reasons[0] if reasons else ""
 
 
