@@ -25,7 +25,7 @@ from testbed.bench import rates
 from testbed.bench.rates import Record
 from testbed.experiment import Run
 from testbed.run import manifest
-from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
+from testbed.run.simulating import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.shared import run_directory, yaml_input
 from testbed.shared.yaml_input import InputError
 from testbed.training.filling import mean_into

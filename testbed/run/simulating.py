@@ -13,6 +13,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+
 import topologies
 from controllers import impairments
 from controllers.controller_socket import ControllerClient
@@ -20,7 +22,6 @@ from testbed.experiment import Run
 from testbed.lab import paths
 from testbed.run import manifest, runner, simulated_impairments
 from testbed.run.runner import OnProgress, Outcome, directory_of
-from testbed.run.simulated_learning import OwnRandomNumbers, torch_as_in_a_lab
 from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.shared import failure, jsonl, own_code, run_directory
 from testbed.shared.input_error import InputError
@@ -31,16 +32,71 @@ from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.tasks import Lateness, Listener, Tasks
 from testbed.training import server, worker
-from testbed.training.state import ModelAndData, RunContext, SharedVectors, Surroundings
+from testbed.training.filling import Vector
+from testbed.training.learner import Learner
+from testbed.training.state import ModelAndData, RunContext, Surroundings
 from testbed.transport.order import ORDERS
 from testbed.verdict.gates import Gate, judge, reasons
 
 _MOST_EVENTS = 10**12
-# Objects made, and passes over the younger ones, before a pass over older ones.
-_SELDOM = (50_000, 20, 20)
+_GC_THRESHOLDS = (50_000, 20, 20)
 _SESSION = 1  # nobody else is on the network
-# They do not look at gradients.
-_INDIFFERENT_DETECTORS = ("schedule", "always-critical", "never-critical")
+_DETECTORS_WITHOUT_GRADIENTS = ("schedule", "always-critical", "never-critical")
+
+
+@contextmanager
+def torch_as_in_a_lab() -> Iterator[None]:
+    """Use one thread and deterministic algorithms, as in the processes of a run."""
+    threads, random = torch.get_num_threads(), torch.get_rng_state()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(is_deterministic)
+        torch.set_rng_state(random)
+
+
+class OwnRandomNumbers(Learner):
+    """A learner with random numbers of its own, so that it computes to the last bit as in a lab."""
+
+    def __init__(self, make: Callable[[], Learner]) -> None:
+        self._random = torch.get_rng_state()
+        with self._own():
+            self._learner = make()
+
+    @contextmanager
+    def _own(self) -> Iterator[None]:
+        others = torch.get_rng_state()
+        torch.set_rng_state(self._random)
+        try:
+            yield
+        finally:
+            self._random = torch.get_rng_state()
+            torch.set_rng_state(others)
+
+    def gradient(self, into: Vector) -> float | None:
+        with self._own():
+            return self._learner.gradient(into)
+
+    def apply(self, update: Vector, learning_rate: float) -> None:
+        with self._own():
+            self._learner.apply(update, learning_rate)
+
+    def snapshot(self) -> Callable[[], None]:
+        return self._learner.snapshot()
+
+    def evaluate(self) -> float | None:
+        with self._own():
+            return self._learner.evaluate()
+
+    def weights(self, into: Vector) -> None:
+        self._learner.weights(into)
+
+    def save(self, path: Path) -> None:
+        self._learner.save(path)
 
 
 def refuse(run: Run) -> None:
@@ -54,40 +110,39 @@ def refuse(run: Run) -> None:
 
 
 def remarks(runs: Sequence[Run]) -> list[str]:
-    """What a reader must know of these runs, which are not refused."""
-    found = {run.arm for run in runs if run.protocol.carrier == "tcp"}
-    said = [f"{arm}: kernel TCP by a model, see docs/how-to/simulate.md" for arm in sorted(found)]
-    topologies_used = {repr(each): each for each in (run.experiment.topology for run in runs)}
-    links = itertools.chain.from_iterable(describe(each).links for each in topologies_used.values())
+    """The cautions about these runs, which are not refused."""
+    arms = sorted({run.arm for run in runs if run.protocol.carrier == "tcp"})
+    remarks = [f"{arm}: kernel TCP by a model, see docs/how-to/simulate.md" for arm in arms]
+    different = {repr(run.experiment.topology): run.experiment.topology for run in runs}
+    links = itertools.chain.from_iterable(describe(one).links for one in different.values())
     if any(link.ecn_threshold_bytes is not None for link in links):
-        said.append("ecn_threshold_bytes: marks nothing, since nothing here sends with ECN")
-    return said
+        remarks.append("ecn_threshold_bytes: marks nothing, since nothing here sends with ECN")
+    return remarks
 
 
 def _has_key(key: str, section: Any) -> bool:
     if isinstance(section, Mapping):
-        return key in section or any(_has_key(key, each) for each in section.values())
-    return isinstance(section, list) and any(_has_key(key, each) for each in section)
+        return key in section or any(_has_key(key, part) for part in section.values())
+    return isinstance(section, list) and any(_has_key(key, part) for part in section)
 
 
 def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     """Keys that ask for what is lacking, their values, and what would be valid."""
     if not run.experiment.trains:
         return [("workload", "a workload of programs", "the built-in training")]
-    training, topology, found = config["training"], config["topology"], []
-    protocol, known = config["protocol"], kernel_tcp.CONGESTION_CONTROLS
-    if protocol["carrier"] == "tcp" and (name := protocol["congestion_control"]) not in known:
-        valid = f"{', '.join(known)}, or other arms, with --arms A,B"
-        found.append(
-            (f"arms.{run.name_in_file}.congestion_control", f"kernel TCP's {name!r}", valid)
-        )
-    if training["pace"]["kind"] == "real":
+    lacking, protocol, supported = [], config["protocol"], kernel_tcp.CONGESTION_CONTROLS
+    control = protocol["congestion_control"]
+    if protocol["carrier"] == "tcp" and control not in supported:
+        valid = f"{', '.join(supported)}, or other arms, with --arms A,B"
+        key = f"arms.{run.name_in_file}.congestion_control"
+        lacking.append((key, f"kernel TCP's {control!r}", valid))
+    if config["training"]["pace"]["kind"] == "real":
         # What this machine needs says nothing of a host that is simulated: the user decides.
         key = "simulation.compute_s, the seconds in which a worker computes an iteration"
-        found.append(("training.pace.kind", "'real'", f"real with {key}, paced, payload-only"))
-    if _has_key("priority_queue_bytes", topology):  # in any scope; it is left out where it is none
-        found.append(("topology.priority_queue_bytes", "a second queue", "none"))
-    return found
+        lacking.append(("training.pace.kind", "'real'", f"real with {key}, paced, payload-only"))
+    if _has_key("priority_queue_bytes", config["topology"]):  # left out of scopes without one
+        lacking.append(("topology.priority_queue_bytes", "a second queue", "none"))
+    return lacking
 
 
 def execute(results: Path, run: Run, on_progress: OnProgress) -> Outcome:
@@ -104,11 +159,11 @@ def carry_out(place: RunDirectory, config: Mapping[str, Any], on_progress: OnPro
     with place.open({**config, "capture": []}) as directory:
         began_at, began_s = run_directory.now(), time.monotonic()
         verdict: run_directory.Verdict = "ok"
-        reason, found = "", list[Gate]()
+        reason, gates = "", list[Gate]()
         try:
-            found = simulate(directory, on_progress)
-            reason = reasons(found)
-            verdict = "invalid" if any(gate.stops for gate in found) else "ok"
+            gates = simulate(directory, on_progress)
+            reason = reasons(gates)
+            verdict = "invalid" if any(gate.stops for gate in gates) else "ok"
         except KeyboardInterrupt:
             verdict, reason = "interrupted", "interrupted by Ctrl-C or a signal"
             raise
@@ -124,7 +179,7 @@ def carry_out(place: RunDirectory, config: Mapping[str, Any], on_progress: OnPro
                 reason,
                 began_at=began_at,
                 wall_s=time.monotonic() - began_s,
-                gates=[gate.as_json() for gate in found],
+                gates=[gate.as_json() for gate in gates],
             )
 
 
@@ -144,9 +199,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         delays_change=any({"delay_s", "jitter_s"} & set(it.changes_middle) for it in entries),
         spray=virtual.get("spray", False),
     )
-    names = topology.host_names()
-    wakes_s = virtual.get("wakes_s", 0.0)
-    description = info.as_json()
+    names, workers = topology.host_names(), topology.host_names()[1:]
     facts = manifest.of_machine() | {"simulated": True, "seed": config["seed"]}
     facts["code"] = config.get("code", {})
     if config["protocol"]["carrier"] == "tcp":
@@ -154,14 +207,9 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         facts["kernel_tcp"] = "model"
     run_directory.write_json(directory / "manifest.json", facts)
     run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})
-    tasks, contents = Tasks(simulation), _computes_with(config)
-    world = World(
-        simulation,
-        tasks,
-        network.ways(names[1:]),
-        network.arrivals,
-        contents=contents,
-    )
+    tasks, contents = Tasks(simulation), _reads_contents(config)
+    world = World(simulation, tasks, network.ways(workers), network.arrivals, contents=contents)
+    wakes_s = virtual.get("wakes_s", 0.0)
     listener = Listener(tasks, Lateness(simulation, wakes_s, config["seed"]) if wakes_s else None)
     with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:
         # Its folder is what the controller shares with the senders.
@@ -177,8 +225,8 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         context = RunContext(
             directory=directory,
             addresses={name: info.hosts[name].address for name in names},
-            fair_shares_bps=paths.fair_shares_bps(description, names[1:]),
-            fair_queues_bytes=paths.fair_queues_bytes(description, names[1:]),
+            fair_shares_bps=paths.fair_shares_bps(network.info, workers),
+            fair_queues_bytes=paths.fair_queues_bytes(network.info, workers),
             controller_socket=controller_socket,
             coordination_socket=controller_socket,
             session=_SESSION,
@@ -193,38 +241,27 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
             ),
         )
         model_and_data.load()
-        training_facts = model_and_data.facts(len(context.workers))
-        run_directory.write_json(
-            directory / "training.json", {"schema": run_directory.SCHEMA, **training_facts}
+        context.write_facts()
+        vectors, progress = context.new_vectors(), cast(ProgressWriter, _Progress(on_progress))
+        simulated = cast(Any, listener), cast(ControllerClient, controller)
+        tasks.start(
+            "server",
+            lambda: server.run(context, *simulated, progress, vectors, None),
         )
-        vectors = None
-        if config["training"]["measure_every"]:
-            vectors = SharedVectors(context.workers, context.layout.element_count)
-        progress = cast(ProgressWriter, _Progress(on_progress))
-        serve = functools.partial(
-            server.run,
-            context,
-            cast(Any, listener),
-            cast(ControllerClient, controller),
-            progress,
-            vectors,
-            None,
-        )
-        tasks.start("server", serve)
-        for name in context.workers:
+        for name in workers:
             tasks.start(name, functools.partial(worker.run, context, name, vectors, None))
         learns = config["training"]["pace"]["kind"] != "payload-only"
-        with torch_as_in_a_lab() if learns else nullcontext(), _seldom_collecting():
+        with torch_as_in_a_lab() if learns else nullcontext(), _rare_garbage_collection():
             _run(simulation, tasks)
     return judge(config, only="impairments_unmet", events=jsonl.read(log))
 
 
 @contextmanager
-def _seldom_collecting() -> Iterator[None]:
-    """Hardly ever: each pass walks over all workers' objects, and transfers leave no cycles."""
-    # With 600 workers it was a third of the time. Learning and code of users may leave some.
+def _rare_garbage_collection() -> Iterator[None]:
+    """Collect garbage seldom: with 600 workers it was a third of the time."""
+    # Transfers leave no cycles. Learning and code of users may leave some.
     thresholds = gc.get_threshold()
-    gc.set_threshold(*_SELDOM)
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         yield
     finally:
@@ -233,9 +270,9 @@ def _seldom_collecting() -> Iterator[None]:
 
 def _run(simulation: Simulation, tasks: Tasks) -> None:
     try:
-        simulation.run(done=lambda: tasks.over, limit=_MOST_EVENTS)
-        if not tasks.over:
-            waiting, now_s = ", ".join(list(tasks.left)[:5]), simulation.now_s
+        simulation.run(done=lambda: not tasks.running, limit=_MOST_EVENTS)
+        if tasks.running:
+            waiting, now_s = ", ".join(list(tasks.running)[:5]), simulation.now_s
             raise RuntimeError(
                 f"nothing is left to happen at {now_s:g} s, and these wait: {waiting}"
             )
@@ -243,22 +280,22 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
         tasks.cancel()
 
 
-def _computes_with(config: Mapping[str, Any]) -> bool:
+def _reads_contents(config: Mapping[str, Any]) -> bool:
     """Whether anybody computes with what payloads hold."""
     protocol = config["protocol"]
     # `keep` chooses chunks by what they hold, and `coding` makes other bytes of it.
     if {"keep", "coding"} & set(protocol) or ORDERS.create(protocol["order"], seed=0).sends_energy:
         return True
-    asked = config["phases"]["detector"] in _INDIFFERENT_DETECTORS
-    return not (asked and config["training"]["pace"]["kind"] == "payload-only")
+    if config["training"]["pace"]["kind"] != "payload-only":
+        return True
+    return config["phases"]["detector"] not in _DETECTORS_WITHOUT_GRADIENTS
 
 
 class _Progress:
-    """Tells the command at once; nobody reads a pipe meanwhile."""
+    """Reports to the command at once; nobody reads a pipe meanwhile."""
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress
 
     def round(self, number: int, total: int) -> None:
-        """`number` of `total` rounds are done."""
         self._on_progress({"round": number, "rounds": total})

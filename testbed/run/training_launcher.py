@@ -57,7 +57,7 @@ def main() -> None:
         import torch
 
         from testbed.training import barriers, server, worker
-        from testbed.training.state import ModelAndData, SharedVectors
+        from testbed.training.state import ModelAndData
 
         for module in _USED_LATER:
             importlib.import_module(module)
@@ -77,10 +77,9 @@ def main() -> None:
         sys.exit(1)
     context = _context(order, directory, model_and_data)
     try:
-        facts = model_and_data.facts(len(context.workers))
+        context.write_facts()
     except BaseException as error:
         _fail_to_load(error)
-    run_directory.write_json(directory / "training.json", {"schema": run_directory.SCHEMA, **facts})
     with privileges.regained():
         listener = barriers.listen(context.coordination_socket)
         privileges.hand_over(context.coordination_socket)
@@ -89,9 +88,7 @@ def main() -> None:
     descriptor = socket.socket(fileno=order["progress_descriptor"])
     progress = ProgressWriter(Messages(descriptor))
 
-    vectors = None
-    if context.training["measure_every"]:
-        vectors = SharedVectors(context.workers, context.layout.element_count)
+    vectors = context.new_vectors()
     # The children wait until the controller knows them, because it may act in the first round.
     gate = os.pipe()
 

@@ -3,9 +3,7 @@
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from types import TracebackType
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +52,7 @@ class Cluster:
         terms: str = "",
         make_peer: Callable[[str, Connection, Way], Peer],
     ) -> None:
-        """`ways`: worker -> its way to the server, and back; the others make what is of a side."""
+        """`ways`: worker -> its way to the server, and back; the callables are given a side."""
         self.simulation = simulation
         self.servers: dict[str, Peer] = {}  # the server's side of each worker's latest connection
         self.workers: dict[str, Peer] = {}  # each worker's own side
@@ -69,7 +67,7 @@ class Cluster:
         )
 
     def join(self, name: str) -> Peer:
-        """A worker connects, for the first time or again."""
+        """Connect a worker, for the first time or again."""
         settings, now_s = self._settings(name), self.simulation.now_s
         hello = Hello(
             session=settings.session,
@@ -88,7 +86,7 @@ class Cluster:
         return peer
 
     def _newcomer(self, worker: Peer, data: bytes) -> None:
-        """The server reads a HELLO, and the worker's former connection makes room."""
+        """Read a HELLO at the server; the worker's former connection makes room."""
         settings, now_s = self._settings(SERVER), self.simulation.now_s
         hello = Newcomer(settings.session, now_s).feed(data)
         assert hello is not None  # it is small enough to come in one piece
@@ -109,10 +107,8 @@ class Cluster:
         self._start(now_s)
 
     def _start(self, now_s: float) -> None:
-        """Says READY to all who wait, once all have come."""
-        if not self._started and len(self.servers) < len(self._ways):
-            return
-        present = [p for p in self.servers.values() if p.connection.lost is None]
+        """Send READY to all who wait, once all have come."""
+        present = [peer for peer in self.servers.values() if peer.connection.lost is None]
         self._started = self._started or len(present) == len(self._ways)
         for peer in present if self._started else []:
             if peer.connection.state is ConnectionState.WAITING:
@@ -133,9 +129,11 @@ class World:
         contents: bool = True,
         ahead: bool = True,
     ) -> None:
-        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface."""
-        # Without `contents` datagrams are headers alone, and no buffer is read or written. Without
-        # `ahead` each batch and each arrival is an event of its own, which changes nothing else.
+        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface.
+
+        Without `contents` datagrams are headers alone, and no buffer is read or written. Without
+        `ahead` each batch and each arrival is an event of its own, which changes nothing else.
+        """
         self._ahead = ahead
         self.simulation = simulation
         self.tasks = tasks
@@ -148,11 +146,10 @@ class World:
         self.cluster: Cluster | None = None
 
     def open_endpoint(self, config: EndpointConfig, _: DataSockets | None = None) -> "Endpoint":
-        """For `with`, as the transport's own."""
         return Endpoint(self, config)
 
     def join(self, endpoint: "Endpoint") -> None:
-        """The server waits for all workers, a worker joins the server."""
+        """Let a worker join the server, once that has opened its endpoint."""
         name, config = endpoint.config.name, endpoint.config
         self._endpoints[name] = endpoint
         self._settings[name] = _settings(config, self._fast_path)
@@ -199,49 +196,37 @@ class World:
         return peer
 
 
-@dataclass(frozen=True)
 class Compressed:
-    """The stream of one transfer over kernel TCP: of a payload of `whole`, what is compressed."""
+    """The stream of one transfer over kernel TCP whose payload is compressed.
 
-    # It is a frame's head and the block of a compression, as with `testbed.transport.net.tcp`.
+    It is a frame's head and the block of a compression, as with `testbed.transport.net.tcp`, in
+    segments of a chunk.
+    """
 
-    compression: Compression
-    whole: PayloadLayout
-
-    @property
-    def _block(self) -> slice:
-        return slice(HEAD_BYTES, HEAD_BYTES + self.compression.size(self.whole))
-
-    @cached_property
-    def layout(self) -> PayloadLayout:
-        """The stream's, in segments of a chunk."""
+    def __init__(self, compression: Compression, whole: PayloadLayout) -> None:
+        self._compression, self._whole = compression, whole
+        self._block = slice(HEAD_BYTES, HEAD_BYTES + compression.size(whole))
         elements = -(-self._block.stop // ELEMENT_BYTES)
-        return PayloadLayout([("stream", elements)], self.whole.chunk_bytes)
+        self.layout = PayloadLayout([("stream", elements)], whole.chunk_bytes)
 
-    def pack(self, payloads: Mapping[str, Buffer]) -> tuple[dict[str, Mask], dict[str, Buffer]]:
-        """By peer: which chunks go, and the stream. One payload for several has one stream."""
-        made: dict[int, tuple[Mask, Buffer]] = {}
-        for payload in payloads.values():
-            if id(payload) not in made:
-                chosen, block = self.compression.pack(self.whole, payload)
-                stream = self.layout.new_buffer()
-                stream[self._block] = np.frombuffer(block, np.uint8)
-                made[id(payload)] = chosen, stream
-        found = {peer: made[id(payload)] for peer, payload in payloads.items()}
-        return (
-            {peer: chosen for peer, (chosen, _) in found.items()},
-            {peer: stream for peer, (_, stream) in found.items()},
-        )
+    def pack(self, payload: Buffer) -> tuple[Mask, Buffer]:
+        """Return which chunks of a payload are sent, and the stream."""
+        chosen, block = self._compression.pack(self._whole, payload)
+        stream = self.layout.new_buffer()
+        stream[self._block] = np.frombuffer(block, np.uint8)
+        return chosen, stream
 
     def unpack(self, stream: Buffer, into: Buffer) -> Mask:
-        """Puts the chunks of a stream in their places; returns which they are."""
-        return self.compression.unpack(self.whole, stream[self._block], self.whole.rows(into))
+        """Put the chunks of a stream in their places; return which they are."""
+        return self._compression.unpack(self._whole, stream[self._block], self._whole.rows(into))
 
-    def told(self, report: TransferReport, chosen: Mask) -> TransferReport:
-        """The report of a stream, as one of chunks: `chunks_sent` stays that of its segments."""
-        count = self.compression.count(self.whole)
+    def report(self, report: TransferReport, chosen: Mask) -> TransferReport:
+        """Make a stream's report one of chunks; `chunks_sent` stays that of its segments."""
         return replace(
-            report, chunk_count=self.whole.chunk_count, chunks_received=count, received=chosen
+            report,
+            chunk_count=self._whole.chunk_count,
+            chunks_received=self._compression.count(self._whole),
+            received=chosen,
         )
 
 
@@ -254,7 +239,6 @@ def _more_header_bytes(config: EndpointConfig) -> int:
 
 
 def _compressed(config: EndpointConfig) -> Compressed | None:
-    """Of each transfer, where a protocol compresses."""
     compression = compression_of(config.protocol)
     return None if compression is None else Compressed(compression, config.layout)
 
@@ -296,8 +280,8 @@ class Endpoint:
         self.config = config
         # Where the congestion control measures the path, nothing may gather.
         self.measured = not _is_tcp(config) and _sending_path(config).congestion.measures
-        self.signal = Signal(world.tasks)  # told whenever something has happened
-        self.lost: dict[str, str] = {}  # nobody is lost here
+        self.signal = Signal(world.tasks)  # of each event
+        self.lost: dict[str, str] = {}  # always empty: workers do not die
         self._world = world
         self._peers: dict[str, Peer] = {}
         self._gone: dict[str, str] = {}
@@ -307,24 +291,17 @@ class Endpoint:
 
     def __enter__(self) -> "Endpoint":
         self._world.join(self)
-        self._wait(lambda: self._open)
+        self._wait(self._all_open)
         return self
 
-    @property
-    def _open(self) -> bool:
-        """Whether all peers have joined."""
+    def _all_open(self) -> bool:
         peers = self._peers.values()
         return len(peers) == len(self.config.peers) and all(
             peer.connection.state is ConnectionState.OPEN for peer in peers
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Nothing to close."""
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def add(self, peer: Peer) -> None:
         """Take part in a connection that has begun."""
@@ -348,7 +325,7 @@ class Endpoint:
         self.signal.notify()
 
     def _with_headers(self, report: TransferReport) -> TransferReport:
-        """TCP's are longer than those that the transport counts."""
+        """Count TCP's headers, which are longer than those that the transport counts."""
         if not _is_tcp(self.config):
             return report
         longer = 1 + kernel_tcp.MORE_HEADER_BYTES / wire_bytes(1, self.config.layout.chunk_bytes)
@@ -366,7 +343,10 @@ class Endpoint:
         arrangers: dict[int, Arranger] | None = {} if len(payloads) > 1 else None
         compressed, streams = self._compressed, payloads
         if compressed is not None:
-            chosen, streams = compressed.pack(payloads)
+            different = {id(payload): payload for payload in payloads.values()}
+            packed = {key: compressed.pack(payload) for key, payload in different.items()}
+            chosen = {peer: packed[id(payload)][0] for peer, payload in payloads.items()}
+            streams = {peer: packed[id(payload)][1] for peer, payload in payloads.items()}
 
         def begin(connection: Connection, now_s: float) -> None:
             connection.post_send(transfer, streams[connection.peer], now_s, arrangers)
@@ -374,7 +354,7 @@ class Endpoint:
         reports = self._transfer(transfer, streams, begin, sending=True)
         if compressed is None:
             return reports
-        return {peer: compressed.told(report, chosen[peer]) for peer, report in reports.items()}
+        return {peer: compressed.report(report, chosen[peer]) for peer, report in reports.items()}
 
     def receive(
         self,
@@ -395,7 +375,7 @@ class Endpoint:
         if compressed is None:
             return reports
         return {
-            peer: compressed.told(report, compressed.unpack(streams[peer], into[peer]))
+            peer: compressed.report(report, compressed.unpack(streams[peer], into[peer]))
             for peer, report in reports.items()
         }
 
@@ -407,7 +387,7 @@ class Endpoint:
         *,
         sending: bool,
     ) -> dict[str, TransferReport]:
-        handle = Handle(transfer, sending, buffers, lambda each: self._wait(lambda: each.done))
+        handle = Handle(transfer, sending, buffers, lambda it: self._wait(lambda: it.done))
         self._active.append(handle)
         for peer in buffers:
             self._peers[peer].catch_up()
@@ -435,17 +415,15 @@ class Endpoint:
         self._wait(lambda: bool(self._announcements))
         return self._announcements.popleft()
 
-    # What is known.
-
     def counters(self) -> dict[str, int]:
-        """What was ignored, by reason."""
-        found: Counter[str] = Counter()
+        """The datagrams and messages that were ignored, by reason."""
+        total: Counter[str] = Counter()
         for peer in self._peers.values():
-            found += peer.connection.counters
-        return dict(found)
+            total += peer.connection.counters
+        return dict(total)
 
     def facts(self) -> dict[str, Any]:
-        """What sockets would tell: by peer, the congestion control in use."""
+        """The congestion control in use, by peer."""
         name = self.config.protocol.congestion_control
         used = {
             "congestion_control": f"{name}(model)" if _is_tcp(self.config) else name,

@@ -20,18 +20,13 @@ class Tasks:
     """The programs of a simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.left: dict[str, None] = {}  # the names of those that have not ended
+        self.running: dict[str, None] = {}  # the names of those that have not ended
         self._simulation = simulation
         self._outside = greenlet.getcurrent()
         self._all: list[greenlet.greenlet] = []
 
-    @property
-    def over(self) -> bool:
-        """Whether all have ended."""
-        return not self.left
-
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Begins a program at the present time; whoever runs the simulation gets its errors."""
+        """Begin a program at the present time; whoever runs the simulation gets its errors."""
 
         def run() -> None:
             try:
@@ -39,66 +34,65 @@ class Tasks:
             except _CancelledError:
                 pass
             finally:
-                del self.left[name]
+                del self.running[name]
 
         task = greenlet.greenlet(run, self._outside)
         self._all.append(task)
-        self.left[name] = None
-        self.soon(task)
+        self.running[name] = None
+        self.resume(task)
 
-    def soon(self, task: greenlet.greenlet) -> None:
-        """Lets a program go on at the present time, behind what else happens then."""
+    def resume(self, task: greenlet.greenlet) -> None:
+        """Let a program go on at the present time, behind what else happens then."""
         self._simulation.at(self._simulation.now_s, task.switch)
 
     def pause(self) -> None:
-        """The running program waits until it is told to go on."""
+        """Let the running program wait until it is resumed."""
         self._outside.switch()
 
     def sleep(self, duration_s: float) -> None:
-        """The running program waits for so long."""
-        wake = greenlet.getcurrent().switch
-        self._simulation.at(self._simulation.now_s + duration_s, wake)
+        """Let the running program wait for so long."""
+        wake_up = greenlet.getcurrent().switch
+        self._simulation.at(self._simulation.now_s + duration_s, wake_up)
         self.pause()
 
     def cancel(self) -> None:
-        """Ends all programs where they wait."""
+        """End all programs where they wait."""
         for task in self._all:
             if task:  # it has begun, and has not ended
                 task.throw(_CancelledError)
         self._all.clear()
-        self.left.clear()
+        self.running.clear()
 
 
 class Signal:
-    """What one program waits for and anybody may give."""
+    """A condition that one program waits for and anybody may notify."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._waits: tuple[greenlet.greenlet, Callable[[], bool]] | None = None
+        self._waiting: tuple[greenlet.greenlet, Callable[[], bool]] | None = None
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """The running program waits until it is ready, which is asked whenever it is told."""
+        """Let the running program wait until `ready`, which each `notify` checks."""
         while not ready():
-            self._waits = greenlet.getcurrent(), ready
+            self._waiting = greenlet.getcurrent(), ready
             self._tasks.pause()
 
     def notify(self) -> None:
-        """Something has happened."""
-        if self._waits is not None and self._waits[1]():
-            (task, _), self._waits = self._waits, None
-            self._tasks.soon(task)
+        if self._waiting is not None and self._waiting[1]():
+            (task, _), self._waiting = self._waiting, None
+            self._tasks.resume(task)
 
 
 class Lateness:
-    """How long programs need until they run, once told something: drawn exponentially."""
+    """The time that programs need until they run, once notified: drawn exponentially."""
 
     def __init__(self, simulation: Simulation, mean_s: float, seed: int) -> None:
         """`mean_s` is of all; each program has draws of its own, which follow from `seed`."""
         self._simulation, self._mean_s, self._seed = simulation, mean_s, seed
         self._programs = 0
 
-    def of_a_program(self) -> "Callable[[Callable[[], None]], None]":
-        """Does something for one more program once that runs; in order."""
+    def of_a_program(self) -> Callable[[Callable[[], None]], None]:
+        """What does something for one more program once that runs; in order."""
         draws = np.random.default_rng([self._seed, 11, self._programs])
         self._programs += 1
         latest_s = 0.0
@@ -113,11 +107,14 @@ class Lateness:
 
 
 class Stream:
-    """One end of a connection."""
+    """One end of a connection, with a socket's methods and without timeouts.
+
+    A program that waits in vain ends the simulation.
+    """
 
     def __init__(self, tasks: Tasks) -> None:
         self._signal = Signal(tasks)
-        self._came = bytearray()
+        self._received = bytearray()
         self._closed = False
         self._other: Stream | None = None
         # Does what comes in as soon as its program runs: at once, or late.
@@ -125,16 +122,14 @@ class Stream:
 
     @classmethod
     def pair(cls, tasks: Tasks) -> "tuple[Stream, Stream]":
-        """Two ends that are connected."""
         one, two = cls(tasks), cls(tasks)
         one._other, two._other = two, one
         return one, two
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """Nobody is late here: who waits in vain ends the simulation."""
+        pass
 
     def makefile(self, mode: str) -> "Stream":
-        """For reading."""
         return self
 
     def sendall(self, data: bytes) -> None:
@@ -142,23 +137,23 @@ class Stream:
         if self._closed or other is None or other._closed:
             raise BrokenPipeError("the other end is closed")
 
-        def come() -> None:
-            other._came += data
+        def arrive() -> None:
+            other._received += data
             other._signal.notify()
 
-        other.then(come)
+        other.then(arrive)
 
     def readline(self, limit: int) -> bytes:
         """A line, or less of it at the stream's end."""
 
         def ready() -> bool:
-            return b"\n" in self._came or self._closed or self._other is None
+            return b"\n" in self._received or self._closed or self._other is None
 
         self._signal.wait_until(ready)
-        end = self._came.find(b"\n")
-        size = min(limit, end + 1 if end >= 0 else len(self._came))
-        line = bytes(self._came[:size])
-        del self._came[:size]
+        end = self._received.find(b"\n")
+        size = min(limit, end + 1 if end >= 0 else len(self._received))
+        line = bytes(self._received[:size])
+        del self._received[:size]
         return line
 
     def close(self) -> None:
@@ -176,17 +171,16 @@ class Stream:
 
 
 class Listener:
-    """Where streams come in."""
+    """A listening socket's methods; `lateness` is of those who connect."""
 
     def __init__(self, tasks: Tasks, lateness: Lateness | None = None) -> None:
-        """`lateness` is of those who connect."""
         self._lateness = lateness
         self._tasks = tasks
         self._signal = Signal(tasks)
         self._waiting: list[Stream] = []
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """As for `Stream`."""
+        pass
 
     def accept(self) -> tuple[Stream, None]:
         self._signal.wait_until(lambda: bool(self._waiting))
@@ -202,4 +196,4 @@ class Listener:
         return there
 
     def close(self) -> None:
-        """Nobody comes any more."""
+        pass

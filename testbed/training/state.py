@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import nn
 
-from testbed.shared import drop_order, own_code
+from testbed.shared import drop_order, own_code, run_directory
 from testbed.training import barriers, datasets, models
 from testbed.training.datasets import Dataset, splits
 from testbed.training.filling import Filling, Vector
@@ -254,6 +254,18 @@ class RunContext:
     @cached_property
     def _any_buffer(self) -> NDArray[np.uint8]:
         return self.layout.new_buffer()
+
+    def new_vectors(self) -> SharedVectors | None:
+        """Memory for measuring the effects of loss; None where that is off."""
+        if not self.training["measure_every"]:
+            return None
+        return SharedVectors(self.workers, self.layout.element_count)
+
+    def write_facts(self) -> None:
+        """Write `training.json`: what is trained, and by whom on how much."""
+        facts = self.model_and_data.facts(len(self.workers))
+        path = self.directory / "training.json"
+        run_directory.write_json(path, {"schema": run_directory.SCHEMA, **facts})
 
     @property
     def logged_layout(self) -> PayloadLayout | None:

@@ -8,7 +8,7 @@ import torch
 
 from testbed.cli.options import Selection
 from testbed.run import simulating
-from testbed.run.simulated_learning import OwnRandomNumbers
+from testbed.run.simulating import OwnRandomNumbers
 from testbed.training.learner import Learner
 from tests.simulate.test_simulated_runs import executed, records
 from tests.training.single_process import single_process_weights

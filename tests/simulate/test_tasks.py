@@ -15,7 +15,7 @@ def run(**programs):
     for name, program in programs.items():
         tasks.start(name, functools.partial(program, simulation, tasks))
     try:
-        simulation.run(done=lambda: tasks.over)
+        simulation.run(done=lambda: not tasks.running)
     finally:
         tasks.cancel()
     return simulation
@@ -37,10 +37,10 @@ def test_programs_that_wait_for_each_other_are_told_apart_from_those_that_ended(
     simulation = Simulation()
     tasks = Tasks(simulation)
     one, two = Stream.pair(tasks)
-    heard: list[bytes] = []
-    tasks.start("a", lambda: heard.append(one.readline(10)))
-    tasks.start("b", lambda: heard.append(two.readline(10)))
-    simulation.run(done=lambda: tasks.over)
-    assert not tasks.over
+    lines: list[bytes] = []
+    tasks.start("a", lambda: lines.append(one.readline(10)))
+    tasks.start("b", lambda: lines.append(two.readline(10)))
+    simulation.run(done=lambda: not tasks.running)
+    assert tasks.running
     tasks.cancel()
-    assert tasks.over
+    assert not tasks.running

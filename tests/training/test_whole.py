@@ -23,7 +23,7 @@ from testbed.shared.messages import ProgressWriter
 from testbed.training import barriers, server, worker
 from testbed.training.learner import Replica
 from testbed.training.settings import Training
-from testbed.training.state import ModelAndData, RunContext, SharedVectors
+from testbed.training.state import ModelAndData, RunContext
 from testbed.transport import PeerLost, preset
 from tests.training.single_process import single_process_weights
 from tests.transport.loopback import site
@@ -70,9 +70,7 @@ class Whole:
         torch.set_num_threads(1)
         context.model_and_data.load()
         _answer_as_controller(context.controller_socket)
-        vectors = None
-        if context.training["measure_every"]:
-            vectors = SharedVectors(context.workers, context.layout.element_count)
+        vectors = context.new_vectors()
         context.coordination_socket.unlink(missing_ok=True)
         listener = barriers.listen(context.coordination_socket)
         progress = ProgressWriter(messages.pair()[0])
