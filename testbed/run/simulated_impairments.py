@@ -5,12 +5,12 @@ Most kinds are the lab's own classes, which act through `LabAccess` alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controllers import impairments
 from controllers.impairments import Effect, Impairment, ImpairmentParameters
@@ -19,7 +19,6 @@ from controllers.impairments.flow import BlackoutParameters
 from controllers.impairments.host import StragglerParameters
 from controllers.impairments.link import BurstParameters, direction
 from controllers.impairments.loss import LossParameters
-from controllers.impairments.traffic import HostBurstParameters
 from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.lab import paths
 from testbed.lab.delay import DelaySettings
@@ -30,14 +29,13 @@ from testbed.lab.paced_frames import clump_frames
 from testbed.run.simulated_network import SimulatedNetwork
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Batch, Flags, Gate, Link, Meter, Train, depart
+from testbed.simulate.link import Batch, Flags, Gate, Meter, Train, depart
 from testbed.simulate.peer import Arrivals
 
 _TICK_S = 0.001
-ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 _OF_THE_LAB = (
     *("loss", "sender-drop", "blackout", "police", "queue"),
-    *("delay", "trace", "link-down", "straggler"),
+    *("delay", "trace", "straggler"),
 )
 
 
@@ -117,18 +115,13 @@ class SimulatedAccess(LabAccess):
         return self.clock.now_s
 
     def sleep(self, duration_s: float) -> None:
-        """All that was sent before has been counted."""
+        """Return at once: all that was sent before has been counted."""
 
     def barrier(self, switch: str) -> None:
-        """Nothing is outstanding."""
+        """Return at once: nothing is outstanding."""
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Before anything is sent, prepares for that."""
-        other = self._neighbour(switch, port)
-        if not self.clock.events:
-            self.simulated.prepare_cut(switch, other)
-        else:
-            self.simulated.set_link(switch, other, up=up)
+        raise NotImplementedError  # `link-down` is refused
 
     def _neighbour(self, switch: str, port: int) -> str:
         """The node at the other end of a switch's port."""
@@ -170,78 +163,44 @@ class SimulatedAccess(LabAccess):
         del self._meters[number]
 
 
-class _Traffic(Impairment[ParametersT]):
-    """Sends frames over links, past all gates, and counts them as they come out."""
+class SimulatedBurst(Impairment[BurstParameters]):
+    """Sends frames into a switch's queue as evenly as the lab does: in clumps of a few."""
 
+    counts_as = "burst"
     changes_rates = "no"
 
-    def __init__(self, parameters: ParametersT, lab: SimulatedAccess) -> None:
+    def __init__(self, parameters: BurstParameters, lab: SimulatedAccess) -> None:
         super().__init__(parameters, lab)
-        self.settles_s = 0.0  # after so long from its end all has arrived that is going to
-        self._simulated = lab.simulated
-        self._links: Sequence[Link] = ()
+        self._at = direction(lab.network, parameters)
+        self._link = lab.simulated.links[self._at.sender.node, self._at.receiver.node]
         self._sent = self._arrived = 0
 
-    def _send(self, links: Sequence[Link], frame_bytes: int, times_s: NDArray[np.float64]) -> None:
-        self._links, self._sent, self._arrived = links, len(times_s), 0
+    def begin(self) -> None:
+        burst, link_rate_bps = self.parameters, self._at.rate_bps
+        rate_bps = link_rate_bps * burst.rate_factor
+        clump = clump_frames(
+            rate_bps=rate_bps, link_rate_bps=link_rate_bps, frame_bytes=burst.frame_bytes
+        )
+        frames_per_s = rate_bps / (8 * burst.frame_bytes)
+        clumps = np.arange(max(1, int(burst.duration_s * frames_per_s) // clump))
+        times_s = np.repeat(self.lab.now_s() + clumps * (clump / frames_per_s), clump)
+        self._sent, self._arrived = len(times_s), 0
 
         def deliver(train: Train) -> None:
             self._arrived += len(train.times_s)
 
-        depart(Batch(size_bytes=frame_bytes, links=links, deliver=deliver), times_s)
+        depart(Batch(size_bytes=burst.frame_bytes, links=[self._link], deliver=deliver), times_s)
 
     def end(self) -> None:
-        """All has been sent."""
+        self._link.catch_up()
 
     def effect(self) -> Effect:
-        for link in self._links:
-            link.catch_up()
         return Effect(met=self._sent, dropped=self._sent - self._arrived, frames_sent=self._sent)
-
-
-class SimulatedBurst(_Traffic[BurstParameters]):
-    """Sends frames into a switch's queue as evenly as the lab does: in clumps of a few."""
-
-    counts_as = "burst"
-
-    def begin(self) -> None:
-        given, at = self.parameters, direction(self.lab.network, self.parameters)
-        rate_bps = at.rate_bps * given.rate_factor
-        clump = clump_frames(
-            rate_bps=rate_bps, link_rate_bps=at.rate_bps, frame_bytes=given.frame_bytes
-        )
-        frames_per_s = rate_bps / (8 * given.frame_bytes)
-        clumps = np.arange(max(1, int(given.duration_s * frames_per_s) // clump))
-        begins_s = self.lab.now_s() + clumps * (clump / frames_per_s)
-        link = self._simulated.links[at.sender.node, at.receiver.node]
-        self._send([link], given.frame_bytes, np.repeat(begins_s, clump))
-
-
-class SimulatedHostBurst(_Traffic[HostBurstParameters]):
-    """Sends datagrams from one host to another, no faster than the sender's own link."""
-
-    def begin(self) -> None:
-        given, network = self.parameters, self.lab.network
-        ends = (given.from_, given.host)
-        narrowest_bps = paths.path_rate_bps(network, *ends)
-        rate_bps = given.rate_bps or narrowest_bps * (given.rate_factor or 0)
-        gap_s = 8 * given.frame_bytes / min(rate_bps, self.lab.hosts[given.from_].rate_bps)
-        named = {each["name"]: each for each in network["links"]}
-        self.settles_s = sum(
-            8 * named[hop.name]["queue_bytes"] / named[hop.name]["rate_bps"]
-            + named[hop.name]["delay_s"]
-            + named[hop.name]["jitter_s"]
-            for hop in paths.path(network, *ends)
-        )
-        count = max(1, int(given.duration_s / gap_s))
-        sent_s = self.lab.now_s() + np.arange(count, dtype=np.float64) * gap_s
-        self._send(self._simulated.path(*ends), given.frame_bytes, sent_s)
 
 
 KINDS: dict[str, Any] = {
     **{kind: impairments.kind_of(kind) for kind in _OF_THE_LAB},
     "burst": SimulatedBurst,
-    "host-burst": SimulatedHostBurst,
 }
 
 
@@ -261,7 +220,7 @@ def lacking(entry: Mapping[str, Any], *, carrier: str) -> str:
 
 
 class SimulatedController:
-    """What the server tells of its rounds, as `ControllerClient`; acts at once."""
+    """Takes what the server announces of its rounds, as `ControllerClient`; acts at once."""
 
     def __init__(
         self,
@@ -272,9 +231,8 @@ class SimulatedController:
     ) -> None:
         """`entries` are resolved, as in `config.json`; `log` is appended to."""
         read = [impairments.read(dict(entry)) for entry in entries]
-        self._timeline = Timeline([KINDS[each.kind](each, access) for each in read])
+        self._timeline = Timeline([KINDS[one.kind](one, access) for one in read])
         self._in_force: set[Occurrence] = set()
-        self._settling: dict[Occurrence, float] = {}  # when each has ended
         self._simulation = simulation
         self._log = JsonLinesWriter(log) if entries else None
 
@@ -285,11 +243,12 @@ class SimulatedController:
         return self._timeline.active
 
     def _plan(self, occurrences: Sequence[Occurrence]) -> None:
-        for each in occurrences:
-            if each.begins_s <= self._simulation.now_s:
-                self._begin(each)
+        for occurrence in occurrences:
+            if occurrence.begins_s <= self._simulation.now_s:
+                self._begin(occurrence)
             else:
-                self._simulation.at(each.begins_s, lambda each=each: self._begin(each))  # type: ignore[misc]
+                begin = functools.partial(self._begin, occurrence)
+                self._simulation.at(occurrence.begins_s, begin)
 
     def _begin(self, occurrence: Occurrence) -> None:
         now_s, parameters = self._simulation.now_s, occurrence.parameters
@@ -298,7 +257,6 @@ class SimulatedController:
             self._write(occurrence, "skipped", occurrence.begins_s, Effect(details=why))
             return
         self._in_force.add(occurrence)
-        self._settled_all(occurrence.impairment)
         occurrence.impairment.begin()
         self._write(occurrence, "begin", occurrence.begins_s, Effect())
         if occurrence.impairment.ticks:
@@ -320,48 +278,23 @@ class SimulatedController:
         self._in_force.remove(occurrence)
         occurrence.impairment.end()
         self._timeline.ended(occurrence)
-        now_s = self._simulation.now_s
-        self._settling[occurrence] = now_s
-        if settles_s := getattr(occurrence.impairment, "settles_s", 0.0):
-            self._simulation.at(now_s + settles_s, lambda: self._settled(occurrence))
-        else:
-            self._settled(occurrence)
-
-    def _settled(self, occurrence: Occurrence) -> None:
-        """Nothing that it did goes on: its effect is known."""
-        ended_s = self._settling.pop(occurrence, None)
-        if ended_s is not None:
-            self._write(occurrence, "end", ended_s, occurrence.impairment.effect(), at_s=ended_s)
-
-    def _settled_all(self, impairment: object = None) -> None:
-        """Of one impairment, or of all."""
-        for each in list(self._settling):
-            if impairment in (None, each.impairment):
-                self._settled(each)
+        effect = occurrence.impairment.effect()
+        self._write(occurrence, "end", self._simulation.now_s, effect)
 
     def end(self, round_number: int, leg: str) -> list[str]:
-        for each in self._timeline.ending_with(round_number, leg):
-            self._end(each)
+        for occurrence in self._timeline.ending_with(round_number, leg):
+            self._end(occurrence)
         return self._timeline.hit(round_number, leg)
 
     def finish(self) -> None:
-        for each in self._timeline.finish():
-            self._end(each)
-        self._settled_all()
+        for occurrence in self._timeline.finish():
+            self._end(occurrence)
 
     def close(self) -> None:
         if self._log is not None:
             self._log.close()
 
-    def _write(
-        self,
-        occurrence: Occurrence,
-        action: str,
-        planned_s: float,
-        effect: Effect,
-        *,
-        at_s: float | None = None,
-    ) -> None:
+    def _write(self, occurrence: Occurrence, action: str, planned_s: float, effect: Effect) -> None:
         assert self._log is not None  # there is an entry
-        now_s = self._simulation.now_s if at_s is None else at_s
+        now_s = self._simulation.now_s
         write_record(self._log, occurrence, action, (planned_s, now_s, now_s), effect)

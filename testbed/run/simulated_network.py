@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import networkx
@@ -73,7 +72,7 @@ def _host(own: Port, other: Port, link: LinkEnds, number: int) -> HostInfo:
 
 
 class Routes:
-    """The shortest paths of a network, which change as links go down and come up.
+    """The shortest paths of a network.
 
     Where several are equally short, a switch chooses by a hash of the two hosts' names, its own,
     and the run's seed.
@@ -81,91 +80,46 @@ class Routes:
 
     def __init__(self, network: Mapping[str, Any], *, seed: int) -> None:
         self._seed = seed
-        self._graph = networkx.Graph()  # of the links that are up
+        self._graph = networkx.Graph()
         self._switch_of: dict[str, str] = {}
         for _, own, other in lab_paths.directions(network):
             self._graph.add_edge(own["node"], other["node"])
             if own["node"] not in network["switches"]:
                 self._switch_of[own["node"]] = other["node"]
-        self._distances: dict[str, dict[str, int]] = {}  # to a switch, from each that reaches it
+        self._distances: dict[str, dict[str, int]] = {}  # to a switch, from each node
 
-    def set_link(self, first: str, second: str, *, up: bool) -> None:
-        """A link goes down or comes up, in both directions."""
-        (self._graph.add_edges_from if up else self._graph.remove_edges_from)([(first, second)])
-        self._distances.clear()
-
-    def path(self, first: str, second: str) -> list[Hop] | None:
-        """The links from one host to another, in order; None where no path is left."""
-        node, last = self._switch_of[first], self._switch_of[second]
-        distances = self._to(last)
-        ends = [(first, node), (last, second)]
-        if node not in distances or not all(self._graph.has_edge(*end) for end in ends):
-            return None
-        hops = ends[:1]
-        while node != last:
-            nearer = self._nearer(node, distances)
-            chosen = nearer[self._hash(first, second, node) % len(nearer)]
-            hops.append((node, chosen))
-            node = chosen
-        return [*hops, ends[1]]
+    def path(self, first: str, second: str) -> list[Hop]:
+        """The links from one host to another, in order."""
+        nodes, last = [first, self._switch_of[first]], self._switch_of[second]
+        while (switch := nodes[-1]) != last:
+            nearer = self._nearer(switch, last)
+            nodes.append(nearer[self._hash(first, second, switch) % len(nearer)])
+        return list(itertools.pairwise([*nodes, second]))
 
     def paths(self, first: str, second: str) -> list[list[Hop]]:
         """All shortest paths between hosts: the one above, then those behind it by name."""
-        if (one := self.path(first, second)) is None:
-            return []
-        last = self._switch_of[second]
-        distances, found = self._to(last), [[self._switch_of[first]]]
-        while found[0][-1] != last:
-            found = [
-                [*nodes, each] for nodes in found for each in self._nearer(nodes[-1], distances)
+        last, switches = self._switch_of[second], [[self._switch_of[first]]]
+        while switches[0][-1] != last:
+            switches = [
+                [*nodes, node] for nodes in switches for node in self._nearer(nodes[-1], last)
             ]
-        every = [list(itertools.pairwise([first, *nodes, second])) for nodes in found]
-        begin = every.index(one)
-        return every[begin:] + every[:begin]
+        paths = [list(itertools.pairwise([first, *nodes, second])) for nodes in switches]
+        begin = paths.index(self.path(first, second))
+        return paths[begin:] + paths[:begin]
 
-    def _to(self, last: str) -> dict[str, int]:
+    def _nearer(self, switch: str, last: str) -> list[str]:
+        """The nodes next to a switch that are a link nearer to the last one, by name."""
         if last not in self._distances:
             self._distances[last] = dict(
                 networkx.single_source_shortest_path_length(self._graph, last)
             )
-        return self._distances[last]
-
-    def _nearer(self, node: str, distances: Mapping[str, int]) -> list[str]:
-        """The nodes next to one that are a link nearer, by name."""
-        nearer = distances[node] - 1
-        return sorted(each for each in self._graph[node] if distances.get(each) == nearer)
+        distances = self._distances[last]
+        nearer = distances[switch] - 1
+        return sorted(node for node in self._graph[switch] if distances[node] == nearer)
 
     def _hash(self, first: str, second: str, switch: str) -> int:
         text = f"{self._seed}/{first}/{second}/{switch}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-@dataclass
-class RoutedWay(Way):
-    """A way that follows the network's routes."""
-
-    # No path is left: control messages wait until there is one.
-    broken: bool = field(default=False, init=False)
-    _held: list[Callable[[], None]] = field(default_factory=list, init=False)
-
-    def send_control(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
-        if self.broken:
-            self._held.append(arrive)
-        else:
-            super().send_control(simulation, arrive)
-
-    def lead(self, simulation: Simulation, paths: Sequence[Sequence[Link]]) -> None:
-        """Over the first of these paths from now on, or where it sprays over all of them."""
-        links, kept = paths[0], list(paths[1:]) == list(self.paths[1:])
-        if not self.broken and list(links) == list(self.links) and kept:
-            return
-        self.links, self.broken = links, False
-        self.paths = paths if len(paths) > 1 else ()
-        held, self._held = self._held, []
-        for arrive in held:
-            super().send_control(simulation, arrive)
-        for changed in self.on_change:
-            changed()
 
 
 class SimulatedNetwork:
@@ -189,7 +143,7 @@ class SimulatedNetwork:
         self._simulation = simulation
         self._routes = Routes(self.info, seed=seed)
         self._spray = spray
-        self._ways: dict[Hop, RoutedWay] = {}  # by their two hosts
+        self._ways: dict[Hop, Way] = {}  # by their two hosts
         self._before: dict[Hop, Gate] = {}
         self._behind: dict[Hop, Gate] = {}
         draws = iter(np.random.SeedSequence([seed, 7]).generate_state(2 * len(info.links)).tolist())
@@ -220,60 +174,30 @@ class SimulatedNetwork:
         return {name: (self._way(name, "server"), self._way("server", name)) for name in workers}
 
     def _way(self, first: str, second: str) -> Way:
-        paths = self._passed(first, second)
-        way = self._ways[first, second] = RoutedWay(paths[0] if paths else ())
-        way.paths = paths if len(paths) > 1 else ()
+        way = self._ways[first, second] = Way(())
+        self._route(first, second)
         return way
 
-    def path(self, first: str, second: str) -> list[Link]:
-        """The links from one host to another, without gates; none where no path is left."""
-        return [self.links[hop] for hop in self._routes.path(first, second) or ()]
+    def _route(self, first: str, second: str) -> None:
+        """Set the links of the way between two hosts: the flow's path, or all that it sprays."""
+        way, routes = self._ways[first, second], self._routes
+        hops = routes.paths(first, second) if self._spray else [routes.path(first, second)]
+        paths = [self._with_gates(path) for path in hops]
+        way.links, way.paths = paths[0], paths if len(paths) > 1 else ()
 
-    def _passed(self, first: str, second: str) -> list[list[Link]]:
-        """The paths of the transport's datagrams, first the flow's; none where none is left."""
-        if self._spray:
-            paths = self._routes.paths(first, second)
-        else:
-            path = self._routes.path(first, second)
-            paths = [] if path is None else [path]
-        return [self._with_gates(hops) for hops in paths]
+    def path(self, first: str, second: str) -> list[Link]:
+        """The links from one host to another, without gates."""
+        return [self.links[hop] for hop in self._routes.path(first, second)]
 
     def _with_gates(self, hops: Sequence[Hop]) -> list[Link]:
         stages: Sequence[Mapping[Hop, Link]] = (self._before, self.links, self._behind)
         return [stage[hop] for hop in hops for stage in stages if hop in stage]
 
     def gate(self, sender: str, receiver: str, *, behind: bool) -> Gate:
-        """What datagrams pass behind a direction or before its queue; made before any is sent."""
+        """The gate behind a direction or before its queue; made before anything is sent."""
         gates, hop = self._behind if behind else self._before, (sender, receiver)
         if hop not in gates:
             gates[hop] = Gate(self._simulation)
-            self._reroute()
+            for ends in self._ways:
+                self._route(*ends)
         return gates[hop]
-
-    def prepare_cut(self, first: str, second: str) -> None:
-        """Makes what `set_link` needs, before anything is sent."""
-        for sender, receiver in _both([first, second]):
-            if receiver in self.info["switches"]:
-                self.gate(sender, receiver, behind=True)
-
-    def set_link(self, first: str, second: str, *, up: bool) -> None:
-        """A link goes down, with all that is on it, or comes up; routes follow at once."""
-        for sender, receiver in _both([first, second]):
-            link = self.links[sender, receiver]
-            if up:
-                link.restore()
-                continue
-            link.cut()
-            if receiver in self.arrivals:
-                self.arrivals[receiver].drop_announced()
-            else:
-                self._behind[sender, receiver].drop()
-        self._routes.set_link(first, second, up=up)
-        self._reroute()
-
-    def _reroute(self) -> None:
-        for ends, way in self._ways.items():
-            if paths := self._passed(*ends):
-                way.lead(self._simulation, paths)
-            else:
-                way.broken = True

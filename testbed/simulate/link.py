@@ -231,7 +231,6 @@ class Link:
         self._queue_bytes = queue_bytes
         self._in_order = in_order
         self._out_s = -math.inf  # when the latest comes out, where order is kept
-        self._is_cut = False
         self._free_s = -math.inf  # when the queue is empty
         self._waiting = Pool()
         self._pushed: list[Train] = []  # those of them that nobody looks for
@@ -278,17 +277,6 @@ class Link:
         """Set another limit; what waits beyond it is still sent."""
         self.catch_up()
         self._queue_bytes = queue_bytes
-
-    def cut(self) -> None:
-        """Lose from now on whatever comes; what waits, and was announced, is not sent."""
-        self.catch_up()
-        self._free_s = min(self._free_s, self._simulation.now_s)
-        self._is_cut = True
-
-    def restore(self) -> None:
-        """Send again after a cut."""
-        self.catch_up()
-        self._is_cut = False
 
     def _changed(self) -> None:
         """Something may come out sooner than was expected."""
@@ -378,9 +366,6 @@ class Link:
             if len({part.batch.size_bytes for part in parts}) > 1:
                 sizes = np.array([float(part.batch.size_bytes) for part in parts])[owners]
         self.sent += len(arrivals_s)
-        if self._is_cut:
-            self.dropped += len(arrivals_s)
-            return
         entered, leaves_s = self._queue(arrivals_s, sizes)
         places = np.arange(len(leaves_s)) if entered is None else np.flatnonzero(entered)
         places = self._not_lost(places)
@@ -528,12 +513,6 @@ class Gate(Link):
     def remove_filter(self, keeps: Filter) -> None:
         self.catch_up()
         self._filters.remove(keeps)
-
-    def drop(self) -> None:
-        """Lose what has been announced and has not passed."""
-        self.catch_up()
-        for train, _ in self._waiting.empty():
-            train.keep(0)
 
     def _not_lost(self, places: Places) -> Places:
         for keeps in self._filters:

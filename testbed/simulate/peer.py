@@ -77,7 +77,6 @@ class Way:
     links: Sequence[Link]  # of datagrams, one after the other; of control messages in any case
     control_delay_s: float | None = None  # None: the links' delay
     fate: Callable[[Frame], Frame | None] | None = None  # changes or loses one, behind the links
-    on_change: list[Callable[[], None]] = field(default_factory=list, init=False)  # of links
     paths: Sequence[Sequence[Link]] = ()  # where datagrams are sprayed: all, taken in turn
     sprayed: int = field(default=0, init=False)
     _last_control_s: float = field(default=-math.inf, init=False)
@@ -153,15 +152,6 @@ class Arrivals:
         if not self._filters:
             for train, (pool, note) in self._filtered.empty():
                 pool.add(train, note)
-
-    def drop_announced(self) -> None:
-        """Forget what has been announced and has not arrived."""
-        self.catch_up()
-        for pool in [*self._pools, self._filtered]:
-            for train, note in pool.empty():
-                if len((here := train.take(self._simulation.now_s)).times_s):
-                    _put(here, pool, note)
-                train.keep(0)
 
     def catch_up(self) -> None:
         """Put all that has arrived by now where it belongs."""
@@ -310,7 +300,6 @@ class Peer:
         self._read_alarm = Alarm(simulation, self._on_read_alarm)
         self._awaited = 1.0  # so many may come until one counts, as was asked last
         self._alarm_awaits = math.inf  # the same when the alarm was set; infinite: set it anew
-        way.on_change.append(self.work)
 
     def catch_up(self) -> None:
         """Tell the connection what has happened; do it before anything is asked of it."""
@@ -395,7 +384,7 @@ class Peer:
         if other is not None:
             depart(batch, times_s)
             other._coming.append(batch)
-            other._schedule_read_anew()
+            other.schedule_read_anew()
         return batch
 
     # What arrives.
@@ -428,21 +417,7 @@ class Peer:
         times_s = [train.earliest_s(slice(last + 1)) for train in trains]
         return float(np.partition(np.concatenate(times_s), last)[last])
 
-    def watch(self, way: Way) -> None:
-        """Schedule the next read anew when something changes on this way of the other side."""
-        watched: set[Link] = set()
-
-        def watch_links() -> None:
-            self._alarm_awaits = math.inf
-            links = set(way.links).union(*way.paths)
-            for link in links - watched:
-                link.on_change.append(self._schedule_read_anew)
-            watched.update(links)
-
-        way.on_change.append(watch_links)
-        watch_links()
-
-    def _schedule_read_anew(self) -> None:
+    def schedule_read_anew(self) -> None:
         """Something may come sooner than was known."""
         self._alarm_awaits = math.inf
         self._schedule_read()
@@ -556,7 +531,8 @@ def link_up(one: Peer, two: Peer) -> None:
     """Join two peers; both begin to work."""
     one.other, two.other = two, one
     for here, there in ((one, two), (two, one)):
-        here.watch(there.way)
+        for link in set(there.way.links).union(*there.way.paths):
+            link.on_change.append(here.schedule_read_anew)
         here.arrivals.come_by(there.way.links, here.inbox)
     one.work()
     two.work()

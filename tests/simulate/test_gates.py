@@ -65,33 +65,6 @@ def test_a_filter_counts_what_passes_between_its_begin_and_its_end(length):
     assert shared.sent - shared.dropped == sinks.announced + by.taken
 
 
-@pytest.mark.parametrize("length", [1, 64])
-def test_a_link_that_is_cut_loses_what_waits_and_what_comes(length):
-    """100 datagrams at once, 1 ms each: cut after 30.5 ms, mended after 60, 20 more later."""
-    simulation, sinks = Simulation(), Sinks()
-    link, gate = Link(simulation, rate_bps=8e6, delay_s=0.002), Gate(simulation)
-    way = [link, gate, Link(simulation, rate_bps=80e6, delay_s=0.001)]
-    for source, times_s in enumerate((np.zeros(100), np.full(10, 0.055), np.full(20, 0.065))):
-        feed(simulation, way, times_s, sinks, source=source, length=length)
-
-    def cut():
-        link.cut()
-        gate.drop()
-
-    simulation.at(0.0305, cut)
-    simulation.at(0.06, link.restore)
-    simulation.run()
-    who, when_s = sinks.in_order
-    # Those have passed whose last bit came to the gate: after 3, 4, ... 30 ms.
-    assert [number for source, number in who if source == 0] == list(range(28))
-    assert [number for source, number in who if source == 1] == []
-    assert [number for source, number in who if source == 2] == list(range(20))
-    # The queue was emptied: the first of the last ones waits for nobody.
-    first_s = when_s[[source for source, _ in who].index(2)]
-    assert first_s == pytest.approx(0.065 + SERVICE_S + 0.002 + SERVICE_S / 10 + 0.001)
-    assert link.dropped == 10
-
-
 @pytest.mark.parametrize("gap_s", [0.002, 0.001, 0.000121, 0.0])
 def test_jitter_in_order_waits_as_the_lab_s_pages_say(gap_s):
     """docs/how-to/topology.md, with a jitter of 1 ms: mean waits beyond delay_s, in ms."""

@@ -9,7 +9,7 @@ import topologies
 from controllers import impairments
 from controllers.impairments.loss import LossParameters
 from testbed.run.simulated_impairments import SimulatedAccess, SimulatedController
-from testbed.run.simulated_network import Routes, SimulatedNetwork, describe
+from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.simulate.engine import Simulation
 from tests.simulate.trains import SIZE_BYTES, Sinks, feed
 
@@ -23,7 +23,6 @@ STAR = {
     "queue_bytes": 50 * SIZE_BYTES,
 }
 DUMBBELL = {**STAR, "name": "dumbbell"}
-LEAF_SPINE = {**STAR, "name": "leaf-spine", "leaves": 2, "spines": 2}
 
 
 BEGINS_S = 1.0
@@ -171,26 +170,6 @@ def test_a_burst_fills_the_port_to_its_last_byte(tmp_path):
     assert port.dropped == 399 - passed[3] + 150 - passed[1]
 
 
-def test_traffic_between_hosts_shares_all_queues_on_its_way_its_own_link_first(tmp_path):
-    entry = {"kind": "host-burst", "from": "traffic-1", "host": "server", "frame_bytes": SIZE_BYTES}
-    topology = {**STAR, "extra_hosts": 1}
-    scene = Scene(tmp_path, topology, {**entry, "rate_bps": 6_000_000, "duration_s": 1.0})
-    scene.feed("worker-1", 1000)
-    scene.run()
-    record = scene.ended["host-burst-server"]
-    assert record["frames_sent"] == 750
-    # 1750 want to leave in the second in which 1000 can, and 50 wait; some 2 ms pass before.
-    port = scene.network.links["s1", "server"]
-    assert port.sent == 1750
-    assert port.dropped == pytest.approx(700, abs=4)
-    assert record["dropped"] + 1000 - len(scene.came()) == port.dropped
-    assert scene.network.links["traffic-1", "s1"].dropped == 0
-    (tmp_path / "fast").mkdir()
-    scene = Scene(tmp_path / "fast", topology, {**entry, "rate_factor": 5.0, "duration_s": 0.5})
-    record = scene.run().ended["host-burst-server"]
-    assert (record["frames_sent"], record["dropped"]) == (500, 0)
-
-
 def test_a_queue_s_rate_and_limit_change_for_a_while(tmp_path):
     entry = {"kind": "queue", "host": "server", "rate_factor": 0.25, "duration_s": 0.1}
     scene = Scene(tmp_path, STAR, {**entry, "queue_bytes": 4 * SIZE_BYTES})
@@ -293,40 +272,3 @@ def test_a_blackout_takes_all_of_one_direction(tmp_path):
     assert scene.ended["blackout-worker-1"]["dropped"] == 25
     # They did not wait for the port.
     assert scene.network.links["s1", "worker-1"].sent == 25
-
-
-def test_a_link_that_goes_down_loses_both_directions_and_routes_lead_around(tmp_path):
-    routes = {}
-    info = describe(topologies.parse(LEAF_SPINE)).as_json()
-    leaf, spine = Routes(info, seed=1).paths("worker-1", "server")[0][1]
-    entry = {"kind": "link-down", "link": [leaf, spine], "at_s": [0.0], "duration_s": 0.05}
-    scene = Scene(tmp_path, LEAF_SPINE, entry)
-    way = scene.ways["worker-1"][0]
-    scene.feed("worker-1", 30, at_s=-0.02)
-    for name, at_s in (("down", 0.01), ("up", 0.08)):
-        scene.at(at_s, lambda name=name: routes.update({name: list(way.links)}))
-    heard = []
-    scene.at(0.01, lambda: way.send_control(scene.simulation, lambda: heard.append("around")))
-    before = list(way.links)
-    scene.run()
-    through = scene.network.links[leaf, spine]
-    assert through in before
-    assert through not in routes["down"]
-    assert routes["up"] == before
-    assert heard == ["around"]
-    # The first came through the link by time 0: 2 ms to the leaf, 2 over the link, since -20 ms.
-    assert scene.came() == list(range(17))
-    assert scene.ended["link-down-" + f"{leaf}->{spine}"]["details"]["ports"].startswith(leaf)
-
-
-def test_control_waits_for_a_host_s_link_to_come_back(tmp_path):
-    entry = {"kind": "link-down", "host": "worker-1", "at_s": [0.0], "duration_s": 0.05}
-    scene = Scene(tmp_path, STAR, entry)
-    heard_s = []
-    way = scene.ways["worker-1"][1]
-    scene.feed("worker-1", 100, back=True, at_s=-0.0105)
-    clock = scene.simulation
-    scene.at(0.01, lambda: way.send_control(clock, lambda: heard_s.append(clock.now_s - BEGINS_S)))
-    scene.run()
-    assert heard_s == pytest.approx([0.05 + 2 * DELAY_S + SERVICE_S], abs=SERVICE_S)
-    assert scene.network.links["s1", "worker-1"].dropped == 50

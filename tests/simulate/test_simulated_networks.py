@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import topologies
-from testbed.run.simulated_network import Routes, SimulatedNetwork, describe
+from testbed.run.simulated_network import SimulatedNetwork, describe
 from testbed.simulate.engine import Simulation
 from tests.simulate.trains import SIZE_BYTES, Sinks, feed
 
@@ -82,16 +82,3 @@ def test_flows_spread_over_paths_of_equal_length_by_the_seed():
     assert spines.total() == 2 * 48  # a quarter is at the server's own leaf
     assert min(spines.values()) > 10  # 24 in the mean
     assert hops(1) == taken != hops(2)
-
-
-def test_where_all_links_on_the_way_are_down_there_is_no_path():
-    routes = Routes(describe(topologies.parse(LEAF_SPINE)).as_json(), seed=1)
-    before = routes.path("worker-1", "server")
-    assert before is not None
-    leaf = before[0][1]
-    for number in range(1, 5):
-        routes.set_link(leaf, f"spine-{number}", up=False)
-    assert routes.path("worker-1", "server") is None
-    for number in range(1, 5):
-        routes.set_link(leaf, f"spine-{number}", up=True)
-    assert routes.path("worker-1", "server") == before
