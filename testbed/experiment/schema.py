@@ -29,9 +29,8 @@ from testbed.shared import own_code, problems
 from testbed.shared.input_error import InputError
 from testbed.shared.problems import Problem, form, optional
 from testbed.shared.section import Section
-from testbed.training import phases, prerequisites
+from testbed.training import phases
 from testbed.training.phases import AnyPhases
-from testbed.training.prerequisites import Need
 from testbed.training.settings import Training
 from testbed.transport.net.addresses import largest_chunk_bytes
 from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
@@ -293,8 +292,6 @@ class Experiment(Section):
             return self
         if "server" not in self.topology.host_names():
             raise ValueError("topology.hosts: training needs a server, worker-1, worker-2, ...")
-        hosts, seed = len(self.topology.host_names()), self.seeds[0]
-        prerequisites.check(Need(self.training, hosts=hosts, seed=seed))
         return self
 
     @model_serializer(mode="wrap")

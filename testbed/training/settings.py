@@ -220,4 +220,12 @@ class Training(Section):
             for key in ("target", "measure_every"):
                 if getattr(self, key):
                     raise ValueError(f"{key}: nothing is learnt with pace 'payload-only'")
+        entry = models.MODELS.get(self.model)
+        takes, gives = entry.inputs if entry else None, self.dataset.inputs
+        if takes and gives and takes != gives:
+            fit = [name for name, model in models.MODELS.items() if model.inputs == gives]
+            raise ValueError(
+                f"model: {self.model!r} takes {takes}, but data set {self.dataset.name!r} gives "
+                f"{gives}; valid: {', '.join(fit)}, ./FILE.py"
+            )
         return self

@@ -114,14 +114,22 @@ def test_without_the_key_all_is_trained_on_and_the_test_part_evaluates():
     assert run.facts(3)["dataset"] == datasets.load("digits").facts
 
 
-@pytest.mark.parametrize(("batch_size", "fits"), [(383, True), (384, False)])
-def test_a_batch_must_fit_what_is_left(batch_size, fits):
-    need = need_of("mlp", "digits", batch_size=batch_size, evaluate_on="validation")
-    if fits:
-        prerequisites.check(need)
-        return
-    with pytest.raises(ValueError, match=r"batch_size: 384: larger than .* 383 examples"):
-        prerequisites.check(need)
-    config = {"seed": 1, "training": {**TRAINING, "evaluate_on": "validation", "batch_size": 384}}
-    with pytest.raises(InputError, match="larger than the 383"):
-        ModelAndData(config).shares(3)
+@pytest.mark.parametrize(
+    ("keys", "most"),
+    [
+        ({}, 479),
+        ({"evaluate_on": "validation"}, 383),
+        ({"split": {"name": "dirichlet", "alpha": 0.1}}, 216),
+    ],
+)
+def test_a_batch_must_fit_the_smallest_share(keys, most):
+    """Before a lab is built."""
+
+    def prepare(batch_size):
+        need = need_of("mlp", "digits", batch_size=batch_size, **keys)
+        prerequisites.prepare([need], lambda *_: None)
+
+    prepare(most)
+    line = rf"batch_size: {most + 1}: larger than the {most} .*; valid: 1 to {most}, or"
+    with pytest.raises(InputError, match=line):
+        prepare(most + 1)

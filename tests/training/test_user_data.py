@@ -6,7 +6,6 @@ import pytest
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
-from testbed.training.datasets import splits
 from tests.training.single_process import need_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -73,21 +72,15 @@ def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, sa
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("model", "dataset", "message"),
     [
-        (
-            need_of("gpt2-tiny", "digits"),
-            "takes tokens, but data set 'digits' gives images; valid: sm",
-        ),
-        (
-            need_of("resnet50", "stdlib-text"),
-            "takes images, but .* gives tokens; valid: gpt2-small",
-        ),
+        ("gpt2-tiny", "digits", "takes tokens, but data set 'digits' gives images; valid: sm"),
+        ("resnet50", "stdlib-text", "takes images, but .* gives tokens; valid: gpt2-small"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_is_loaded(wanted, said):
-    with pytest.raises(ValueError, match=said):
-        prerequisites.check(wanted)
+def test_what_does_not_fit_is_refused_before_anything_is_loaded(model, dataset, message):
+    with pytest.raises(ValueError, match=message):
+        need_of(model, dataset)
 
 
 def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
@@ -104,12 +97,3 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
     for name, said in (("wide", "it raised RuntimeError: "), ("short", r"gave \(2, 3\); valid: ")):
         with pytest.raises(InputError, match=said):
             prerequisites.prepare([need_of(f"{users}/their_models.py:{name}", "digits")], print)
-
-
-def test_an_uneven_split_is_checked_with_the_run_s_seed():
-    uneven = splits.Dirichlet(alpha=0.01)
-    line = r"100: larger than the \d+ examples that split 'dirichlet' gives worker-\d; "
-    with pytest.raises(InputError, match=line + r"valid: 1 to \d+, or a larger alpha$"):
-        prerequisites.prepare(
-            [need_of("mlp", "digits", batch_size=100, workers=8, split=uneven)], print
-        )

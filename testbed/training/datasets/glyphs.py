@@ -75,11 +75,6 @@ class Parameters(DatasetParameters):
             origin={**self.model_dump(), **versions, "font_files": names},
         )
 
-    def train_count(self) -> int:
-        """Four fifths of all images."""
-        train, _ = split_by_seed(self.size)
-        return len(train)
-
     def prepare(self, folder: Path | None, progress: Progress) -> None:
         """Render the images, unless they are cached."""
         self.load(folder)

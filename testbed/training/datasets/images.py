@@ -52,10 +52,6 @@ class Digits(DatasetParameters):
             origin={"name": self.name, "scikit-learn": version},
         )
 
-    def train_count(self) -> int:
-        """Four fifths of all images."""
-        return 1438
-
 
 def _from_package() -> cache.Arrays:
     from sklearn.datasets import load_digits
@@ -88,10 +84,6 @@ class Cifar10(DatasetParameters):
             source="cifar10",
             origin={"name": self.name, "url": _URL},
         )
-
-    def train_count(self) -> int:
-        """The published number."""
-        return 50_000
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
         """Download the archive, unless a directory is given or the archive is cached."""

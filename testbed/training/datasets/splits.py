@@ -90,18 +90,13 @@ def _proportions(random: np.random.Generator, alpha: float, workers: int) -> NDA
     return one
 
 
-def most_held_out(count: int) -> int:
-    """How many of so many training examples are the validation part, at the most."""
-    return int(count * TEST_SHARE)
-
-
 def validating(dataset: Dataset, seed: int) -> Dataset:
     """The data set with examples of its training part, which leave it, as its test part.
 
     Settings that were chosen by the test part would make its numbers too good.
     """
     order = np.random.default_rng([seed, 5]).permutation(len(dataset.train_labels))
-    border = min(most_held_out(len(order)), len(dataset.test_labels))
+    border = min(int(len(order) * TEST_SHARE), len(dataset.test_labels))
     tests, train = order[:border], order[border:]
     return replace(
         dataset,
