@@ -1,4 +1,4 @@
-"""What a phase detector is: after each round it decides whether training is critical.
+"""The interface of phase detectors: after each round one decides whether training is critical.
 
 It needs numpy alone, so that detectors also work where no experiment's file is read; so does DBLP's
 rule, which `testbed.ddp` uses.
@@ -58,13 +58,6 @@ class Detector(ABC):
             setattr(self, name, state[name])
 
 
-def norm_changed(previous: float, current: float, eta: float) -> bool:
-    """Whether | previous - current | / previous >= eta, or one is not finite or was zero."""
-    if not (math.isfinite(previous) and math.isfinite(current)) or previous == 0:
-        return True
-    return abs(previous - current) / previous >= eta
-
-
 class GradientNorm(Detector):
     """Critical when the gradient's norm changed by at least `eta` since the last comparison.
 
@@ -90,10 +83,12 @@ class GradientNorm(Detector):
     def observe(self, seen: Observation) -> None:
         """Compare the norm where that is due; the first time only remember it."""
         if self._first_round_high and (seen.round_number + 1) % self._every_rounds == 0:
-            self.critical = False  # what is said now holds in the next round's gather
+            self.critical = False  # this holds in the next round's gather
         if seen.round_number % self._every_rounds != 0:
             return
         norm = float(np.linalg.norm(seen.gradient))
         previous, self._previous = self._previous, norm
-        if previous is not None:
-            self.critical = norm_changed(previous, norm, self._eta)
+        if previous is None:
+            return
+        comparable = math.isfinite(previous) and math.isfinite(norm) and previous != 0
+        self.critical = not comparable or abs(previous - norm) / previous >= self._eta

@@ -339,7 +339,7 @@ class Rotated(SenderMemory):
 
 @dataclass(frozen=True, kw_only=True)
 class Hadamard(Filling):
-    """Sends payloads turned by a randomised Hadamard transform, and turns back what arrived.
+    """Sends payloads rotated by a randomised Hadamard transform, and undoes it on arrival.
 
     OptiReduce (NSDI 2025) transforms what it sends, so that what is lost is spread. Here the whole
     payload is transformed, not each tensor: signs from a fixed seed, as in the released code, then

@@ -129,7 +129,7 @@ class Replica(Learner):
             part[:] = tensor.detach().cpu().numpy().reshape(-1)
 
     def save(self, path: Path) -> None:
-        torch.save({name: each.cpu() for name, each in self._model.state_dict().items()}, path)
+        torch.save({name: tensor.cpu() for name, tensor in self._model.state_dict().items()}, path)
 
 
 def _parts(trained: Sequence[nn.Parameter], flat: Vector) -> Iterator[tuple[nn.Parameter, Vector]]:

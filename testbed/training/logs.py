@@ -27,7 +27,7 @@ def finite(value: float) -> float | None:
 
 
 def nonfinite(values: NDArray[np.float32]) -> int:
-    """How many elements are NaN or infinite; they are delivered unchanged and counted."""
+    """The number of elements that are NaN or infinite; they are delivered unchanged."""
     return int(values.size - np.count_nonzero(np.isfinite(values)))
 
 
@@ -86,19 +86,19 @@ class CongestionLog:
             return
         if self._writer is None:
             self._writer = JsonLinesWriter(self._path)
-        for each in self._observed:
+        for path in self._observed:
             self._writer.write(
                 {
-                    "t_s": each.now_s,
+                    "t_s": path.now_s,
                     "host": self._host,
-                    "peer": each.peer,
-                    "leg": Leg(each.transfer % len(Leg)).name.lower(),
+                    "peer": path.peer,
+                    "leg": Leg(path.transfer % len(Leg)).name.lower(),
                     "kind": "udp",
-                    "cwnd_bytes": finite(each.window_bytes),
-                    "rtt_s": each.rtt_s,
-                    "rate_bps": finite(each.rate_bps),
-                    "retransmits": each.retransmits,
-                    "round": Leg.round_of(each.transfer),
+                    "cwnd_bytes": finite(path.window_bytes),
+                    "rtt_s": path.rtt_s,
+                    "rate_bps": finite(path.rate_bps),
+                    "retransmits": path.retransmits,
+                    "round": Leg.round_of(path.transfer),
                 }
             )
         self._observed.clear()
@@ -115,7 +115,7 @@ def tensor_loss(layout: PayloadLayout, received: NDArray[np.bool_]) -> NDArray[n
 
 @dataclass(frozen=True)
 class Deviation:
-    """How a vector differs from a reference.
+    """The difference of a vector from a reference.
 
     Attributes:
         relative_error: L2 norm of the difference over that of the reference; 0 where both are 0.
@@ -149,10 +149,7 @@ def deviation(vector: Vector, reference: Vector) -> Deviation:
 
 
 def divergence(replicas: Sequence[Vector]) -> float | None:
-    """How far the workers' weights have drifted apart: 0 when all are equal.
-
-    The root mean square of the L2 distances from their mean, over the mean's L2 norm.
-    """
+    """The workers' weights' root mean square L2 distance from their mean, over its L2 norm."""
     spread = norm = 0.0
     for start in range(0, len(replicas[0]), _PIECE):
         # Relative to the first, so that equal replicas give exactly 0.

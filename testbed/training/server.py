@@ -66,7 +66,7 @@ class BroadcastMemory:
         }
 
     def payloads(self, mean: Buffer, present: Sequence[str]) -> dict[str, Buffer]:
-        """What to send to each worker; called once a round, since it adds the mean."""
+        """The payload of each worker; called once a round, since it adds the mean."""
         made: dict[int, Buffer] = {}
         for name in present:
             memory = self._memories[name]
@@ -75,7 +75,7 @@ class BroadcastMemory:
         return {name: made[id(self._memories[name])] for name in present}
 
     def common(self, sent: Mapping[str, TransferReport]) -> Mask | None:
-        """Which chunks all have received, shape (chunk_count,); None: it is not announced."""
+        """The chunks that all have received, shape (chunk_count,); None: it is not announced."""
         if not self._filling.common:
             return None
         common = np.ones(self._layout.chunk_count, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""What the processes of a run share: the configuration, the model and the data, and addresses.
+"""The state that the processes of a run share: configuration, model and data, and addresses.
 
 The launcher loads model and data once before it forks, so that all processes share the memory of
 the data and of the imported packages. Torch computes nothing before the fork.
@@ -50,67 +50,55 @@ _SPLIT: TypeAdapter[splits.Equal | splits.Dirichlet] = TypeAdapter(splits.AnySpl
 _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
 
 
-@dataclass(frozen=True)
 class ModelAndData:
     """The model and data that a run's `config.json` describes; each part is made on first use."""
 
-    config: dict[str, Any]
-
-    @property
-    def _training(self) -> dict[str, Any]:
-        section: dict[str, Any] = self.config["training"]
-        return section
-
-    @property
-    def _computes(self) -> bool:
-        return (self._training.get("pace") or {}).get("kind") != "payload-only"
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the experiment's file, for data that lie beside it."""
-        folder = self.config.get("folder")
-        return None if folder is None else Path(folder)
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self._training: dict[str, Any] = config["training"]
+        self._seed = int(config["seed"])
+        self._pace: dict[str, Any] = self._training.get("pace") or {}
+        self._computes = self._pace.get("kind") != "payload-only"
 
     @cached_property
     def dataset(self) -> Dataset:
-        seed = int(self.config["seed"])
-        found = datasets.load(self._training.get("dataset", "digits"), self.folder, seed)
-        if self._training.get("evaluate_on", "test") == "validation":
-            return splits.validating(found, seed)
-        return found
+        folder = self.config.get("folder")  # data may lie beside the experiment's file
+        section = self._training.get("dataset", "digits")
+        dataset = datasets.load(section, None if folder is None else Path(folder), self._seed)
+        if self._training.get("evaluate_on") == "validation":
+            return splits.validating(dataset, self._seed)
+        return dataset
 
     def shares(self, workers: int) -> list[NDArray[np.int64]]:
         """The indices of each worker's training examples, in rank order."""
         split = _SPLIT.validate_python(self._training.get("split", "equal"))
-        found = splits.shares(split, self.dataset.groups, workers, int(self.config["seed"]))
+        shares = splits.shares(split, self.dataset.groups, workers, self._seed)
         if self._computes:
-            splits.require_batches(found, self._training["batch_size"], split)
-        return found
+            splits.require_batches(shares, self._training["batch_size"], split)
+        return shares
 
     @cached_property
     def layers(self) -> list[tuple[str, tuple[int, ...]]]:
         """Name and shape of each trained tensor, in the order of the flat gradient."""
         name = self._training["model"]
         entry = models.MODELS.get(name)
-        section = self._training.get("pace") or {}
         if not self._computes and entry is not None and entry.published:
             classes, shape = entry.published
         else:
             classes, shape = self.dataset.classes, self.dataset.input_shape
         layers = models.layer_map(name, classes=classes, input_shape=shape)
-        return models.scaled(layers, float(section.get("scale", 1.0)))
+        return models.scaled(layers, float(self._pace.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
         """A replica with the run's initial weights."""
-        seed = int(self.config["seed"])
         model = models.build(
             self._training["model"],
-            seed,
+            self._seed,
             classes=self.dataset.classes,
             input_shape=self.dataset.input_shape,
         )
         # For this worker alone, so that dropout differs between replicas.
-        own = np.random.SeedSequence([seed, 4, rank])
+        own = np.random.SeedSequence([self._seed, 4, rank])
         torch.manual_seed(int(own.generate_state(1)[0]))
         return model
 
@@ -152,7 +140,7 @@ def _shared(elements: int) -> Vector:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Where training happens: its clock, and what is joined; this machine's or a simulation's."""
+    """The clock and the connections of a training: this machine's or a simulation's."""
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -162,7 +150,7 @@ class Surroundings:
     learner: Callable[[Callable[[], Any]], Any] = lambda make: make()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class RunContext:
     """One run as its training processes see it."""
 
@@ -190,37 +178,13 @@ class RunContext:
             model_and_data=ModelAndData(config),
         )
 
-    @property
-    def config(self) -> dict[str, Any]:
-        return self.model_and_data.config
-
-    @property
-    def rounds(self) -> int:
-        return int(self.config["rounds"])
-
-    @property
-    def seed(self) -> int:
-        return int(self.config["seed"])
-
-    @property
-    def training(self) -> dict[str, Any]:
-        section: dict[str, Any] = self.config["training"]
-        return section
-
-    @cached_property
-    def workers(self) -> list[str]:
-        """The workers in rank order."""
-        return [name for name in self.addresses if name != "server"]
-
-    @cached_property
-    def ranks(self) -> dict[str, int]:
-        """Each worker's place among them, from 0."""
-        return {name: rank for rank, name in enumerate(self.workers)}
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        """Each host's place among all of them, from 0."""
-        return {name: place for place, name in enumerate(self.addresses)}
+    def __post_init__(self) -> None:
+        self.config = config = self.model_and_data.config
+        self.rounds, self.seed = int(config["rounds"]), int(config["seed"])
+        self.training: dict[str, Any] = config["training"]
+        self.workers = [name for name in self.addresses if name != "server"]  # in rank order
+        self.ranks = {name: rank for rank, name in enumerate(self.workers)}
+        self.survives_workers = bool(self.training["on_worker_loss"] == "continue")
 
     @cached_property
     def protocol(self) -> ProtocolConfig:
@@ -276,11 +240,6 @@ class RunContext:
     def metric(self) -> str:
         return self.model_and_data.dataset.task.metric
 
-    @property
-    def survives_workers(self) -> bool:
-        """Whether training goes on without a worker that is lost."""
-        return bool(self.training["on_worker_loss"] == "continue")
-
     def learner(self, name: str) -> Learner:
         """The learner of worker `name`, with the run's initial weights."""
         rank = self.ranks[name]
@@ -326,14 +285,10 @@ class RunContext:
     def _schedule(self) -> Any:
         return _SCHEDULE.validate_python(self.training["schedule"])
 
-    # Which rounds are followed by what.
-
     def evaluates_after(self, round_number: int) -> bool:
-        """Whether the workers evaluate their replicas."""
         return self._every("evaluate_every", round_number)
 
     def measures_after(self, round_number: int) -> bool:
-        """Whether the effects of loss on this round are measured."""
         return self._every("measure_every", round_number)
 
     def _every(self, key: str, number: int) -> bool:
@@ -342,7 +297,7 @@ class RunContext:
 
     @property
     def barrier_timeout_s(self) -> float:
-        """How long a barrier may take; the transport reports a dead peer earlier."""
+        """The time that a barrier may take; the transport reports a dead peer earlier."""
         return float(self.config["transport"]["peer_timeout_s"]) + _BARRIER_SLACK_S
 
     def open_sockets(self, host: str) -> DataSockets:
@@ -373,7 +328,7 @@ class RunContext:
         share_bps = min(shares_bps.values()) if is_server else shares_bps[host]
         queue_bytes = min(queues_bytes.values()) if is_server else queues_bytes[host]
         transport = self.config["transport"]
-        own = np.random.SeedSequence([self.seed, self._places[host]])
+        own = np.random.SeedSequence([self.seed, list(self.addresses).index(host)])
         return EndpointConfig(
             session=self.session,
             name=host,
@@ -395,7 +350,7 @@ class RunContext:
         )
 
     def _leave_out(self, host: str) -> LeaveOut | None:
-        """What impairments let vanish at this sender."""
+        """Draws the datagrams that impairments let vanish at this sender."""
         folder = self.controller_socket.parent
         orders = drop_order.orders(folder, host, self.config["impairments"])
         if not orders:

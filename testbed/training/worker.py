@@ -172,7 +172,7 @@ def wait_until_computed(
 
 
 def decode_phase(body: bytes) -> bool:
-    """Whether the announced phase is critical; ValueError when the body is not one byte, 0 or 1."""
+    """Return whether the announced phase is critical; ValueError unless it is one byte, 0 or 1."""
     if body not in (b"\x00", b"\x01"):
         raise ValueError(f"not a phase announcement: {body[:8]!r}")
     return body == b"\x01"

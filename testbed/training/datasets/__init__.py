@@ -32,12 +32,12 @@ DATASETS: Registry[Any] = Registry(
 
 
 def _section(name: str) -> type[DatasetParameters]:
-    """What YAML may say about a data set: `user.Parameters` where own code is a plain function."""
+    """The keys of a data set in YAML: `user.Parameters` where own code is a plain function."""
     if name in DATASETS:
         return cast(type[DatasetParameters], DATASETS.entry(name))
-    found = own_code.load(name, axis="data set", default="load", base=None)
-    written_like_ours = isinstance(found, type) and issubclass(found, DatasetParameters)
-    return found if written_like_ours else user.Parameters
+    own = own_code.load(name, axis="data set", default="load", base=None)
+    written_like_ours = isinstance(own, type) and issubclass(own, DatasetParameters)
+    return own if written_like_ours else user.Parameters
 
 
 AnyDataset = Annotated[

@@ -158,7 +158,6 @@ class Dataset:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is recorded in the run directory."""
         return {
             "train_examples": len(self.train_inputs),
             "test_examples": len(self.test_inputs),

@@ -27,8 +27,8 @@ Arrays = dict[str, NDArray[Any]]
 
 def folder() -> Path:
     """The cache folder `$XDG_CACHE_HOME/bounded-loss-testbed` (or below `~/.cache`), created."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    place = (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / _PROJECT
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    place = (cache if cache.is_absolute() else Path.home() / ".cache") / _PROJECT
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -113,13 +113,13 @@ def _read(path: Path) -> Arrays | None:
     """The arrays of a cached file; None when it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
+            stored = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile):
         return None
-    checksum = found.pop(_CHECKSUM, None)
-    if checksum is None or checksum.tobytes().hex() != _digest(found):
+    checksum = stored.pop(_CHECKSUM, None)
+    if checksum is None or checksum.tobytes().hex() != _digest(stored):
         return None
-    return found
+    return stored
 
 
 def _digest(named: Arrays) -> str:

@@ -59,7 +59,6 @@ class Parameters(DatasetParameters):
         return self if self.seed != "run" else self.model_copy(update={"seed": seed})
 
     def load(self, folder: Path | None) -> Dataset:
-        """Inputs (1, side, side); classes in the order of `characters`."""
         fonts = _suitable_fonts(self.characters)
         versions = _versions()
         names = {path.name: cache.file_digest(path) for path in fonts}
@@ -76,7 +75,6 @@ class Parameters(DatasetParameters):
         )
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
-        """Render the images, unless they are cached."""
         self.load(folder)
 
 
@@ -85,10 +83,10 @@ def _suitable_fonts(characters: str) -> list[Path]:
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    found = [path for path in sorted(folder.glob("*.ttf")) if _has_all(path, characters)]
-    if not found:
+    fonts = [path for path in sorted(folder.glob("*.ttf")) if _has_all(path, characters)]
+    if not fonts:
         raise InputError(f"glyphs: no font has all of the characters {characters!r}")
-    return found
+    return fonts
 
 
 def _has_all(path: Path, characters: str) -> bool:

@@ -35,7 +35,6 @@ class Digits(DatasetParameters):
     name: str = "digits"
 
     def load(self, folder: Path | None) -> Dataset:
-        """Inputs (1, 8, 8), 10 classes."""
         version = metadata.version("scikit-learn")
         try:
             # Cached, because importing scikit-learn takes a second or two in every run.
@@ -72,7 +71,6 @@ class Cifar10(DatasetParameters):
     directory: str | None = Field(default=None, description="relative to the YAML file")
 
     def load(self, folder: Path | None) -> Dataset:
-        """Inputs (3, 32, 32), 10 classes; the published split."""
         archive = self._archive(folder)
         if not archive.is_file():
             raise InputError(f"cifar10: {archive.parent} holds no {ARCHIVE}")
@@ -86,7 +84,6 @@ class Cifar10(DatasetParameters):
         )
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
-        """Download the archive, unless a directory is given or the archive is cached."""
         archive = self._archive(folder)
         if archive.is_file():
             return
@@ -108,8 +105,8 @@ class Cifar10(DatasetParameters):
             with tarfile.open(archive) as tar:
                 for member in tar:
                     name = Path(member.name).name
-                    wanted = name in _TRAIN or name in _TEST
-                    if wanted and member.isfile() and member.size <= _LARGEST_FILE_BYTES:
+                    expected = name in _TRAIN or name in _TEST
+                    if expected and member.isfile() and member.size <= _LARGEST_FILE_BYTES:
                         content = tar.extractfile(member)
                         assert content is not None
                         files[name] = content.read()

@@ -53,15 +53,15 @@ def shares(split: Equal | Dirichlet, groups: Indices, workers: int, seed: int) -
     return [random.permutation(np.concatenate(part)) for part in parts]
 
 
-def require_batches(found: list[Indices], batch_size: int, split: Equal | Dirichlet) -> None:
+def require_batches(shares: list[Indices], batch_size: int, split: Equal | Dirichlet) -> None:
     """Raise InputError when a worker has less than one batch."""
-    for rank, share_of_one in enumerate(found):
+    for rank, share_of_one in enumerate(shares):
         if len(share_of_one) < batch_size:
             advice = "or a larger alpha" if isinstance(split, Dirichlet) else "or fewer workers"
             raise InputError(
                 f"training.batch_size: {batch_size}: larger than the {len(share_of_one)} examples "
                 f"that split {split.name!r} gives worker-{rank + 1}; "
-                f"valid: 1 to {min(map(len, found))}, {advice}"
+                f"valid: 1 to {min(map(len, shares))}, {advice}"
             )
 
 

@@ -77,10 +77,10 @@ class Parameters(DatasetParameters):
 
 def source_files(root: Path) -> list[Path]:
     """All Python sources below a folder, except tests and installed packages, ordered by name."""
-    found = [
+    sources = [
         path for path in root.rglob("*.py") if not _LEFT_OUT & set(path.relative_to(root).parts)
     ]
-    return sorted(found, key=lambda path: path.relative_to(root).parts)
+    return sorted(sources, key=lambda path: path.relative_to(root).parts)
 
 
 def _tokens(path: Path) -> NDArray[np.uint8]:
@@ -91,7 +91,7 @@ def _tokens(path: Path) -> NDArray[np.uint8]:
     if text.isascii():
         codes = text.encode()
     else:  # one byte for each character
-        codes = bytes(ord(each) if ord(each) < 128 else 255 for each in text)
+        codes = bytes(ord(character) if ord(character) < 128 else 255 for character in text)
     return table[np.frombuffer(codes, dtype=np.uint8)]
 
 

@@ -46,7 +46,7 @@ class Parameters(DatasetParameters):
                 f"{self.name}: returned {type(returned).__name__}; valid: a tuple of train inputs, "
                 "train labels, test inputs, test labels"
             )
-        arrays = [self._array(each) for each in returned]
+        arrays = [self._array(value) for value in returned]
         train_inputs, train_labels, test_inputs, test_labels = arrays
         classes = self.classes or 1 + max(
             int(labels.max(initial=1)) for labels in (train_labels, test_labels)

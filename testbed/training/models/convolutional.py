@@ -78,7 +78,7 @@ def alexnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         stem, window = nn.Conv2d(channels, first, kernel_size=11, stride=4, padding=2), 3
     else:
         stem, window = nn.Conv2d(channels, first, kernel_size=3, stride=2, padding=1), 2
-    height, width = (_last_map(each, window) for each in (height, width))
+    height, width = (_last_map(pixels, window) for pixels in (height, width))
     if min(height, width) < 1:
         raise ValueError(f"images of {side} pixels are too small; valid: 16 or more")
     return nn.Sequential(

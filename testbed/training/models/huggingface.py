@@ -23,8 +23,8 @@ def _logits_of(model: Any, argument: str, config: Any, **options: Any) -> Any:
 
     class Logits(model):
         def forward(self, inputs: Tensor) -> Tensor:
-            given = {argument: inputs, "return_dict": True, **options}
-            logits: Tensor = super().forward(**given).logits
+            named = {argument: inputs, "return_dict": True, **options}
+            logits: Tensor = super().forward(**named).logits
             return logits
 
     return Logits(config).train()

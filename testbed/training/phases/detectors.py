@@ -1,5 +1,6 @@
 """The shipped phase detectors: DBLP's rule, and phases that do not follow the training."""
 
+import sys
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
@@ -14,20 +15,19 @@ class GradientNormPhases(DetectorParameters):
     DBLP, arXiv 2605.01989, takes eta = 0.5 from Accordion. Its text evaluates the rule once per
     epoch, its authors' code every ten rounds: `cadence` is `epoch` or a number of rounds.
 
-    A third party reads the archived code of the evaluation so: it looks every 93 rounds, which is
-    an epoch there, and by an off-by-one the first round of each epoch runs at P_high, where all of
-    its bursts fall. That is `cadence: 93, first_round_high: true`.
+    A third party reads the archived code of the evaluation so: it compares every 93 rounds, which
+    is an epoch there, and by an off-by-one the first round of each epoch runs at P_high, where all
+    of its bursts fall. That is `cadence: 93, first_round_high: true`.
     """
 
     detector: str = "gradient-norm"
     eta: float = Field(default=ETA, gt=0, description="relative change that is critical")
     cadence: Literal["epoch"] | Annotated[int, Field(ge=1)] = Field(
-        default=EVERY_ROUNDS, description="rounds between two looks, or `epoch`"
+        default=EVERY_ROUNDS, description="rounds between two comparisons, or `epoch`"
     )
     first_round_high: bool = Field(
         default=False,
-        description="the round of a look, but for round 0, is not critical, whatever was seen "
-        "before",
+        description="the round of a comparison, except round 0, is not critical in any case",
     )
 
     def create(self, rounds_per_epoch: int) -> Detector:
@@ -46,10 +46,10 @@ class SchedulePhases(DetectorParameters):
 
     @field_validator("critical_rounds", mode="before")
     @classmethod
-    def _are_pairs(cls, given: Any) -> Any:
-        if isinstance(given, list) and not all(isinstance(each, list | tuple) for each in given):
-            raise ValueError(f"{given}: must be [first, last] pairs of rounds, such as [[0, 9]]")
-        return given
+    def _are_pairs(cls, spans: Any) -> Any:
+        if isinstance(spans, list) and not all(isinstance(span, list | tuple) for span in spans):
+            raise ValueError(f"{spans}: must be [first, last] pairs of rounds, such as [[0, 9]]")
+        return spans
 
     @field_validator("critical_rounds")
     @classmethod
@@ -80,21 +80,11 @@ class AlwaysCritical(DetectorParameters):
     """Every round is critical. No options."""
 
     def create(self, rounds_per_epoch: int) -> Detector:
-        return Constant(critical=True)
+        return Schedule([(0, sys.maxsize)])
 
 
 class NeverCritical(DetectorParameters):
     """No round is critical. No options."""
 
     def create(self, rounds_per_epoch: int) -> Detector:
-        return Constant(critical=False)
-
-
-class Constant(Detector):
-    """Never changes its answer."""
-
-    def __init__(self, *, critical: bool) -> None:
-        self.critical = critical
-
-    def observe(self, seen: Observation) -> None:
-        pass
+        return Schedule([])
