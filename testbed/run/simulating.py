@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -242,7 +243,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         )
         model_and_data.load()
         context.write_facts()
-        vectors, progress = context.new_vectors(), cast(ProgressWriter, _Progress(on_progress))
+        vectors, progress = context.new_vectors(), _progress(on_progress)
         simulated = cast(Any, listener), cast(ControllerClient, controller)
         tasks.start(
             "server",
@@ -291,11 +292,10 @@ def _reads_contents(config: Mapping[str, Any]) -> bool:
     return config["phases"]["detector"] not in _DETECTORS_WITHOUT_GRADIENTS
 
 
-class _Progress:
-    """Reports to the command at once; nobody reads a pipe meanwhile."""
+def _progress(on_progress: OnProgress) -> ProgressWriter:
+    """Report to the command at once; nobody reads a pipe meanwhile."""
 
-    def __init__(self, on_progress: OnProgress) -> None:
-        self._on_progress = on_progress
+    def on_round(number: int, total: int) -> None:
+        on_progress({"round": number, "rounds": total})
 
-    def round(self, number: int, total: int) -> None:
-        self._on_progress({"round": number, "rounds": total})
+    return cast(ProgressWriter, SimpleNamespace(round=on_round))

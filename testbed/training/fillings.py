@@ -93,15 +93,11 @@ class Rescale(Filling):
 
         estimate(i) = (N / K) * sum_w A_w(i) g_w / c(i),  c(i) = sum_w A_w(i),  zero where c(i) = 0
 
-    It is unbiased if two conditions hold: (a) chunks are exchangeable, that is, losses do not
-    depend on a chunk's place; (b) workers are exchangeable, that is, none loses more than the
-    others. Then chunk i is one of the K with probability K/N, and given c(i) the contributors are a
-    uniform choice of workers, whose mean has the expectation mean(g). Without N/K the estimate is
-    too small by P^n: 7 % for P = 0.408 and three workers.
-
-    (a) holds with the order `shuffled` and a tolerance that treats all chunks alike (`fixed`,
-    `phased`, `early-close` without `must`, `quick-loss-only`). With `in-order` a receiver that
-    stops early always loses the end. Then the beginning is overestimated, and the end is lost.
+    It is unbiased if (a) losses do not depend on a chunk's place and (b) no worker loses more than
+    the others. Then chunk i is one of the K with probability K/N, and given c(i) the contributors
+    are a uniform choice of workers, whose mean has the expectation mean(g). (a) holds with the
+    order `shuffled` and a tolerance that treats all chunks alike (`fixed`, `phased`, `early-close`
+    without `must`, `quick-loss-only`). With `in-order` a receiver that stops early loses the end.
     """
 
     def estimate_mean(
@@ -341,10 +337,9 @@ class Rotated(SenderMemory):
 class Hadamard(Filling):
     """Sends payloads rotated by a randomised Hadamard transform, and undoes it on arrival.
 
-    OptiReduce (NSDI 2025) transforms what it sends, so that what is lost is spread. Here the whole
-    payload is transformed, not each tensor: signs from a fixed seed, as in the released code, then
-    the Walsh-Hadamard transform. Missing elements count as zero, and the estimate is divided by its
-    expectation, which makes it unbiased. That is ours; what OptiReduce does is not known to us.
+    OptiReduce (NSDI 2025) spreads so what is lost. Here the whole payload is transformed, not each
+    tensor: signs from a fixed seed, as in the released code, then the Walsh-Hadamard transform.
+    Dividing the estimate by its expectation, which makes it unbiased, is ours.
 
     Args:
         seed: draws the signs; the same on both sides.

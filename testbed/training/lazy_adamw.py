@@ -11,11 +11,10 @@ import torch
 class LazyAdamW(torch.optim.Optimizer):
     """AdamW whose elements, and their moments, wait in rounds that bring them nothing.
 
-    Plain Adam takes a missing gradient for one of zero: where a protocol sends a part of the chunks
-    and owes the rest, moments decay in between. Here a zero is read as "nothing came", and each
-    element counts its own steps; weight decay acts on all in each round. Without zeros this is
-    AdamW (Loshchilov and Hutter, ICLR 2019), to rounding; `torch.optim.SparseAdam` does the same
-    for the rows of sparse gradients. `momentum` is beta 1. Parameters are float32 or float64.
+    Plain Adam takes a missing gradient for one of zero, so moments decay until it is sent. Here a
+    zero is read as "nothing came", and each element counts its own steps; weight decay acts on all
+    in each round. Without zeros this is AdamW (Loshchilov and Hutter, ICLR 2019), to rounding.
+    `momentum` is beta 1. Parameters are float32 or float64.
     """
 
     def __init__(
@@ -33,7 +32,6 @@ class LazyAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One round: takes each parameter's `grad`, in which 0 stands for "nothing came"."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -71,7 +71,6 @@ def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache, monke
         ("file://{folder}/a.tar.gz", "not kept: its SHA-256 is "),
         ("file://{folder}/none.tar.gz", "not downloaded: "),
         ("http://127.0.0.1:9/x.tar.gz", "not downloaded: .*refused"),
-        ("ftp://127.0.0.1/x.tar.gz", "valid schemes: https, http, file"),
     ],
 )
 def test_nothing_is_kept_of_a_failed_download(tmp_path, own_cache, monkeypatch, url, said):
