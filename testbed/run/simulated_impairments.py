@@ -124,7 +124,6 @@ class SimulatedAccess(LabAccess):
         raise NotImplementedError  # `link-down` is refused
 
     def _neighbour(self, switch: str, port: int) -> str:
-        """The node at the other end of a switch's port."""
         return next(
             str(other["node"])
             for _, own, other in paths.directions(self.network)

@@ -34,8 +34,7 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.tasks import Lateness, Listener, Tasks
 from testbed.training import server, worker
 from testbed.training.filling import Vector
-from testbed.training.learner import Learner
-from testbed.training.state import ModelAndData, RunContext, Surroundings
+from testbed.training.state import Learner, ModelAndData, RunContext, Surroundings
 from testbed.transport.order import ORDERS
 from testbed.verdict.gates import Gate, judge, reasons
 
@@ -147,7 +146,6 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
 
 
 def execute(results: Path, run: Run, on_progress: OnProgress) -> Outcome:
-    """Execute one run unless it is done with verdict ok."""
     place = directory_of(results, run)
     if place.verdict() == "ok":
         return Outcome(run, place.path, "ok", "", executed=False)
@@ -282,7 +280,6 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
 
 
 def _reads_contents(config: Mapping[str, Any]) -> bool:
-    """Whether anybody computes with what payloads hold."""
     protocol = config["protocol"]
     # `keep` chooses chunks by what they hold, and `coding` makes other bytes of it.
     if {"keep", "coding"} & set(protocol) or ORDERS.create(protocol["order"], seed=0).sends_energy:

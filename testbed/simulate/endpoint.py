@@ -107,7 +107,6 @@ class Cluster:
         self._start(now_s)
 
     def _start(self, now_s: float) -> None:
-        """Send READY to all who wait, once all have come."""
         present = [peer for peer in self.servers.values() if peer.connection.lost is None]
         self._started = self._started or len(present) == len(self._ways)
         for peer in present if self._started else []:
@@ -149,7 +148,6 @@ class World:
         return Endpoint(self, config)
 
     def join(self, endpoint: "Endpoint") -> None:
-        """Let a worker join the server, once that has opened its endpoint."""
         name, config = endpoint.config.name, endpoint.config
         self._endpoints[name] = endpoint
         self._settings[name] = _settings(config, self._fast_path)
@@ -210,7 +208,6 @@ class Compressed:
         self.layout = PayloadLayout([("stream", elements)], whole.chunk_bytes)
 
     def pack(self, payload: Buffer) -> tuple[Mask, Buffer]:
-        """Return which chunks of a payload are sent, and the stream."""
         chosen, block = self._compression.pack(self._whole, payload)
         stream = self.layout.new_buffer()
         stream[self._block] = np.frombuffer(block, np.uint8)
@@ -304,7 +301,6 @@ class Endpoint:
         pass
 
     def add(self, peer: Peer) -> None:
-        """Take part in a connection that has begun."""
         name = peer.connection.peer
         self._peers[name] = peer
         peer.leave_out = self.config.leave_out

@@ -18,7 +18,6 @@ class Simulation:
         self._numbers = itertools.count()
 
     def number(self) -> int:
-        """Another one with each call, ascending."""
         return next(self._numbers)
 
     def at(self, time_s: float, action: Callable[[], None]) -> None:
@@ -55,7 +54,6 @@ class Alarm:
 
     @property
     def is_set(self) -> bool:
-        """Whether it is going to ring."""
         return self._time_s < math.inf
 
     def by(self, time_s: float) -> None:

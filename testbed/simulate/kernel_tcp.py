@@ -156,7 +156,6 @@ class TcpSender(AcknowledgedSender):
         return feedback
 
     def _recover(self, feedback: Feedback, *, advanced: bool) -> None:
-        """As much goes as has left the path."""
         lost, delivered = feedback.lost_bytes, feedback.delivered_bytes  # in datagrams here
         begins = self._acknowledged >= self._recovers_at
         if begins and not lost:
@@ -169,8 +168,6 @@ class TcpSender(AcknowledgedSender):
 
 
 class TcpReceiver(AcknowledgingReceiver):
-    """Acknowledges all that has gathered."""
-
     coalesce_s = _COALESCE_S
 
     def on_arrivals(self, stamps: NDArray[np.uint32], now_s: float, attentive: bool) -> None:

@@ -89,7 +89,6 @@ class Train:
         return here
 
     def of(self, kept: Flags | slice) -> Train:
-        """The train of those that are kept."""
         return Train(self.batch, self.links, self.index[kept], self.times_s[kept], self.hop)
 
     def keep(self, count: int) -> None:
@@ -109,7 +108,6 @@ class Train:
 
     @property
     def _least_s(self) -> float:
-        """The time that one needs at least from here to the end."""
         spray, hop, size_bytes = self.batch.spray, self.hop, self.batch.size_bytes
         if spray is not None and hop <= spray.common:  # on the shortest of its paths
             return min(_least_s(links[hop:], size_bytes) for links in spray.paths)
@@ -123,7 +121,6 @@ class Train:
         return time_s
 
     def go_on(self) -> None:
-        """Pass to the next link, or to the end."""
         batch, spray = self.batch, self.batch.spray
         if spray is not None and self.hop == spray.common:
             self._part(spray)
@@ -146,7 +143,6 @@ class Train:
 
 
 def _least_s(links: Sequence[Link], size_bytes: int) -> float:
-    """The time that a datagram needs at least for these."""
     least_s = 0.0
     for link in links:
         least_s += link.least_s(size_bytes)
@@ -254,7 +250,6 @@ class Link:
 
     @property
     def delay_s(self) -> float:
-        """The propagation delay; may be changed for what is served from now on."""
         return self._delay_s
 
     @delay_s.setter
@@ -274,7 +269,6 @@ class Link:
         self._changed()
 
     def set_queue(self, queue_bytes: float) -> None:
-        """Set another limit; what waits beyond it is still sent."""
         self.catch_up()
         self._queue_bytes = queue_bytes
 
@@ -300,7 +294,6 @@ class Link:
 
     @property
     def free_s(self) -> float:
-        """The time at which the queue is empty, as far as it has been served."""
         return self._free_s
 
     def least_s(self, size_bytes: int) -> float:
@@ -320,7 +313,6 @@ class Link:
             self._expect(train)
 
     def _expect(self, train: Train) -> None:
-        """Serve it before its first datagram could come out."""
         self._alarm.by(float(train.earliest_s(slice(1))[0]))
 
     def fed_by(self, feeder: Link, first_s: float) -> None:

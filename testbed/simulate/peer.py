@@ -307,7 +307,6 @@ class Peer:
         self._settle()
 
     def _settle(self) -> None:
-        """Report what was sent ahead, and recall what has not departed."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             stays = ahead.settle(self.connection, self._simulation.now_s)
@@ -418,7 +417,6 @@ class Peer:
         return float(np.partition(np.concatenate(times_s), last)[last])
 
     def schedule_read_anew(self) -> None:
-        """Something may come sooner than was known."""
         self._alarm_awaits = math.inf
         self._schedule_read()
 
@@ -506,7 +504,6 @@ class Peer:
         self.way.send_control(self._simulation, arrive)
 
     def on_control(self, data: bytes) -> None:
-        """Take bytes of the control stream that have arrived."""
         self.catch_up()  # what was sent before must not be reported as missing
         self.connection.on_control(data, self._simulation.now_s)
         self.work()
@@ -528,7 +525,6 @@ class Peer:
 
 
 def link_up(one: Peer, two: Peer) -> None:
-    """Join two peers; both begin to work."""
     one.other, two.other = two, one
     for here, there in ((one, two), (two, one)):
         for link in set(there.way.links).union(*there.way.paths):

@@ -50,13 +50,11 @@ class Tasks:
         self._outside.switch()
 
     def sleep(self, duration_s: float) -> None:
-        """Let the running program wait for so long."""
         wake_up = greenlet.getcurrent().switch
         self._simulation.at(self._simulation.now_s + duration_s, wake_up)
         self.pause()
 
     def cancel(self) -> None:
-        """End all programs where they wait."""
         for task in self._all:
             if task:  # it has begun, and has not ended
                 task.throw(_CancelledError)

@@ -75,7 +75,6 @@ class BarrierServer:
 
     @property
     def present(self) -> list[str]:
-        """The workers that have not been lost, in rank order."""
         return [name for name in self._order if name in self._workers]
 
     def gather(self, point: str) -> dict[str, dict[str, Any]]:
@@ -132,7 +131,6 @@ class BarrierClient:
 
 
 def connect(path: Path, timeout_s: float) -> socket.socket:
-    """Open a worker's connection to the server's listener."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     connection.connect(str(path))
@@ -140,7 +138,6 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
 
 
 def listen(path: Path) -> socket.socket:
-    """Open the listening socket for a `BarrierServer`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen(_BACKLOG)

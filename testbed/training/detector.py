@@ -50,7 +50,6 @@ class Detector(ABC):
         """Take a round into account; sets `critical` until the next call."""
 
     def state(self) -> dict[str, Any]:
-        """The state that a checkpoint stores: plain values, lists and arrays."""
         return {name: getattr(self, name) for name in ("critical", *self.remembered)}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -81,7 +80,6 @@ class GradientNorm(Detector):
         self._previous: float | None = None
 
     def observe(self, seen: Observation) -> None:
-        """Compare the norm where that is due; the first time only remember it."""
         if self._first_round_high and (seen.round_number + 1) % self._every_rounds == 0:
             self.critical = False  # this holds in the next round's gather
         if seen.round_number % self._every_rounds != 0:

@@ -254,7 +254,6 @@ _BITS, _ROWS = 5, 128
 
 @functools.cache
 def _hadamard_matrix(bits: int) -> Vector:
-    """The orthonormal Hadamard matrix of 2**bits rows."""
     matrix = np.ones((1, 1))
     for _ in range(bits):
         matrix = np.block([[matrix, matrix], [matrix, -matrix]]) / np.sqrt(2)
@@ -313,13 +312,10 @@ class Rotation:
 
 @functools.lru_cache(maxsize=4)
 def rotation(elements: int, seed: int) -> Rotation:
-    """The rotation that both sides draw."""
     return Rotation(elements, seed)
 
 
 class Rotated(SenderMemory):
-    """Sends a gradient rotated."""
-
     shared = True
 
     def __init__(self, layout: PayloadLayout, seed: int) -> None:

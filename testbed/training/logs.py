@@ -32,7 +32,6 @@ def nonfinite(values: NDArray[np.float32]) -> int:
 
 
 def write_endpoint(directory: Path, host: str, endpoint: Endpoint) -> None:
-    """Log, after all rounds, what the kernel granted to a host's endpoint and what it ignored."""
     log = JsonLinesWriter(directory / "events" / f"endpoint-{host}.jsonl")
     log.write({"host": host, "facts": endpoint.facts(), "ignored": endpoint.counters()})
     log.close()
@@ -47,7 +46,6 @@ class TransferLog:
         self._layout = layout
 
     def write(self, round_number: int, leg: str, reports: Iterable[TransferReport]) -> None:
-        """Append one line for each report of a leg."""
         for report in reports:
             by_tensor = {}
             received = report.received

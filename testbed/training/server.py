@@ -267,7 +267,6 @@ class _Server:
 
 
 def _mean_metric(idle: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """The mean over the workers that have just evaluated."""
     values = [facts["metric"] for facts in idle.values() if facts.get("metric") is not None]
     return float(np.mean(values)) if values else None
 
@@ -278,7 +277,6 @@ def _received(report: TransferReport) -> NDArray[np.bool_]:
 
 
 def announce_common(endpoint: Endpoint, common: Mask) -> None:
-    """Send all workers the chunks that they have in common."""
     bits = pack_bitmap(common)
     for begin in range(0, len(bits), MAX_ANNOUNCEMENT_BYTES):
         endpoint.announce(bits[begin : begin + MAX_ANNOUNCEMENT_BYTES])

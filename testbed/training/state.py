@@ -1,15 +1,16 @@
-"""The state that the processes of a run share: configuration, model and data, and addresses.
+"""The state of a run: what its processes share, and what each worker trains.
 
 The launcher loads model and data once before it forks, so that all processes share the memory of
 the data and of the imported packages. Torch computes nothing before the fork.
 """
 
+import copy
 import importlib
 import math
 import mmap
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
@@ -26,9 +27,8 @@ from testbed.training import barriers, datasets, models
 from testbed.training.datasets import Dataset, splits
 from testbed.training.filling import Filling, Vector
 from testbed.training.fillings import FILLINGS, Unread
-from testbed.training.learner import Learner, PayloadOnly, Replica
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
-from testbed.training.settings import AnySchedule, Position, Schedule
+from testbed.training.settings import OPTIMISERS, AnySchedule, Position, Schedule
 from testbed.transport import (
     Endpoint,
     EndpointConfig,
@@ -48,6 +48,134 @@ _SEGMENTATION = False  # the queues of a lab hold packets
 _PHASES: TypeAdapter[DetectorParameters] = TypeAdapter(AnyPhases)
 _SPLIT: TypeAdapter[splits.Equal | splits.Dirichlet] = TypeAdapter(splits.AnySplit)
 _SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(AnySchedule)
+
+
+class Learner:
+    """The object that a worker trains, by flat float32 vectors; this base class learns nothing."""
+
+    def gradient(self, into: Vector) -> float | None:
+        """Write the gradient of the next batch's mean loss; return that loss, or None."""
+        return None
+
+    def apply(self, update: Vector, learning_rate: float) -> None:
+        """Take one optimiser step with `update` as the gradient."""
+
+    def snapshot(self) -> Callable[[], None]:
+        """Remember weights and the optimiser's state; returns what brings them back."""
+        return lambda: None
+
+    def evaluate(self) -> float | None:
+        """Compute the task's metric on the test part; None where nothing is learnt."""
+        return None
+
+    def weights(self, into: Vector) -> None:
+        into[:] = 0
+
+    def save(self, path: Path) -> None:
+        pass
+
+
+def build_optimiser(
+    name: str,
+    parameters: Sequence[nn.Parameter],
+    *,
+    learning_rate: float,
+    momentum: float,
+    weight_decay: float,
+) -> torch.optim.Optimizer:
+    """Build the optimiser `name`; leave out options that it does not take. ValueError."""
+    return OPTIMISERS.build(
+        name, {}, params=parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay
+    )
+
+
+class Replica(Learner):
+    """A model with its optimiser and data; `batches` yields indices without end."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        dataset: Dataset,
+        batches: Iterator[NDArray[np.int64]],
+        optimiser: dict[str, Any],
+        device: str = "cpu",
+    ) -> None:
+        self._device = torch.device(device)
+        self._model = model.to(self._device)
+        self._dataset = dataset
+        self._batches = batches
+        self._trained = [tensor for _, tensor in models.trained(self._model)]
+        self._optimiser = build_optimiser(parameters=self._trained, **optimiser)
+
+    def gradient(self, into: Vector) -> float:
+        chosen = next(self._batches)
+        self._model.zero_grad(set_to_none=True)
+        inputs = self._dataset.train_inputs[chosen].to(self._device)
+        labels = self._dataset.train_labels[chosen].to(self._device)
+        loss = self._dataset.task.loss(self._model(inputs), labels)
+        loss.backward()
+        flatten_gradient(self._trained, into)
+        return loss.item()
+
+    def apply(self, update: Vector, learning_rate: float) -> None:
+        for group in self._optimiser.param_groups:
+            group["lr"] = learning_rate
+        for tensor, part in _parts(self._trained, update):
+            tensor.grad = torch.from_numpy(part.copy()).view_as(tensor).to(self._device)
+        self._optimiser.step()
+
+    def snapshot(self) -> Callable[[], None]:
+        weights = [tensor.detach().clone() for tensor in self._trained]
+        optimiser = copy.deepcopy(self._optimiser.state_dict())
+
+        @torch.no_grad()
+        def bring_back() -> None:
+            for tensor, kept in zip(self._trained, weights, strict=True):
+                tensor.copy_(kept)
+            self._optimiser.load_state_dict(optimiser)
+
+        return bring_back
+
+    def evaluate(self) -> float:
+        return self._dataset.task.evaluate(
+            self._model, self._dataset.test_inputs, self._dataset.test_labels
+        )
+
+    def weights(self, into: Vector) -> None:
+        for tensor, part in _parts(self._trained, into):
+            part[:] = tensor.detach().cpu().numpy().reshape(-1)
+
+    def save(self, path: Path) -> None:
+        torch.save({name: tensor.cpu() for name, tensor in self._model.state_dict().items()}, path)
+
+
+def _parts(trained: Sequence[nn.Parameter], flat: Vector) -> Iterator[tuple[nn.Parameter, Vector]]:
+    place = 0
+    for tensor in trained:
+        yield tensor, flat[place : place + tensor.numel()]
+        place += tensor.numel()
+
+
+def flatten_gradient(trained: Sequence[nn.Parameter], into: Vector) -> None:
+    """Write the gradients of tensors one after the other; zeros for tensors without a gradient."""
+    for tensor, part in _parts(trained, into):
+        # A weight that this batch did not use has no gradient.
+        part[:] = 0 if tensor.grad is None else tensor.grad.cpu().numpy().reshape(-1)
+
+
+class PayloadOnly(Learner):
+    """Gives random numbers of a model's size as gradients, and learns nothing."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._drawn = False
+
+    def gradient(self, into: Vector) -> None:
+        # Drawn once, because their values do not matter and drawing takes longer than sending.
+        if not self._drawn:
+            self._random.standard_normal(out=into, dtype=np.float32)
+            self._drawn = True
 
 
 class ModelAndData:
@@ -90,7 +218,6 @@ class ModelAndData:
         return models.scaled(layers, float(self._pace.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
-        """A replica with the run's initial weights."""
         model = models.build(
             self._training["model"],
             self._seed,
@@ -154,29 +281,20 @@ class Surroundings:
 class RunContext:
     """One run as its training processes see it."""
 
-    directory: Path
-    addresses: dict[str, str]
-    fair_shares_bps: dict[str, float]
-    fair_queues_bytes: dict[str, float]
-    controller_socket: Path
-    coordination_socket: Path
-    session: int
+    addresses: dict[str, str]  # of all hosts, the server first
     model_and_data: ModelAndData
+    directory: Path = Path()
+    fair_shares_bps: dict[str, float] = field(default_factory=dict)
+    fair_queues_bytes: dict[str, float] = field(default_factory=dict)
+    controller_socket: Path = Path()
+    coordination_socket: Path = Path()
+    session: int = 0
     surroundings: Surroundings = Surroundings()
 
     @classmethod
     def without_network(cls, config: dict[str, Any], hosts: Sequence[str]) -> "RunContext":
-        """For the learning alone, in one process: it has no addresses, sockets and files."""
-        return cls(
-            directory=Path(),
-            addresses=dict.fromkeys(hosts, ""),
-            fair_shares_bps={},
-            fair_queues_bytes={},
-            controller_socket=Path(),
-            coordination_socket=Path(),
-            session=0,
-            model_and_data=ModelAndData(config),
-        )
+        """Make the context of the learning alone, in one process."""
+        return cls(addresses=dict.fromkeys(hosts, ""), model_and_data=ModelAndData(config))
 
     def __post_init__(self) -> None:
         self.config = config = self.model_and_data.config
@@ -197,7 +315,6 @@ class RunContext:
 
     @cached_property
     def shares(self) -> list[NDArray[np.int64]]:
-        """The indices of each worker's training examples, in rank order."""
         return self.model_and_data.shares(len(self.workers))
 
     @cached_property
@@ -233,7 +350,6 @@ class RunContext:
 
     @property
     def logged_layout(self) -> PayloadLayout | None:
-        """The layout for logging each layer's loss; None where that is off."""
         return self.layout if self.training["measure_every"] else None
 
     @property
@@ -241,7 +357,6 @@ class RunContext:
         return self.model_and_data.dataset.task.metric
 
     def learner(self, name: str) -> Learner:
-        """The learner of worker `name`, with the run's initial weights."""
         rank = self.ranks[name]
         training = self.training
         if not self.surroundings.contents:

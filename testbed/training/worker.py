@@ -122,7 +122,6 @@ class _Worker:
         )
 
     def _apply(self, received: Mask | None, number: int) -> None:
-        """Update the model with these chunks of the round's broadcast."""
         assert received is not None
         estimate_mean(self._filling, self._layout, [self._incoming], [received], out=self._update)
         update = self._layout.floats(self._update)
@@ -146,7 +145,6 @@ class _Worker:
 
 
 def computing_s(pace: dict[str, Any], *, seed: int, rank: int, round_number: int) -> float:
-    """The time that a worker's iteration is to take."""
     median_s, spread = float(pace.get("compute_s", 0.0)), float(pace.get("spread", 0.0))
     if not spread:
         return median_s

@@ -15,8 +15,7 @@ from testbed.bench import layers, rates
 from testbed.cli.verbs import app
 from testbed.run import planning
 from testbed.shared.yaml_input import InputError
-from testbed.training.learner import Replica
-from testbed.training.state import RunContext
+from testbed.training.state import Replica, RunContext
 from testbed.transport import PayloadLayout
 from testbed.transport.tolerance import Fixed, PerLayer
 from tests.experiment.small import write

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from testbed.ddp import BoundedLoss, InputError
 from testbed.training import datasets, models, prerequisites
 from testbed.training.datasets import splits
-from testbed.training.learner import Replica
 from testbed.training.settings import Training
+from testbed.training.state import Replica
 from tests.ddp.ranks import last, launch, values
 from tests.ddp.test_equal_to_ddp import RELIABLE, assert_equal, both
 from tests.ddp.test_fsdp import all_ways, assert_alike

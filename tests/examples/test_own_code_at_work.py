@@ -12,10 +12,10 @@ from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
 from testbed.training.datasets import splits
 from testbed.training.fillings import FILLINGS
-from testbed.training.learner import Replica, build_optimiser
 from testbed.training.models import build
 from testbed.training.phases import Observation
 from testbed.training.settings import Position
+from testbed.training.state import Replica, build_optimiser
 from testbed.transport import (
     CONGESTION_CONTROLS,
     ORDERS,

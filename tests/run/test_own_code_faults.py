@@ -13,9 +13,8 @@ import torch
 from testbed.shared import failure, own_code
 from testbed.training.filling import estimate_mean, payload_of
 from testbed.training.fillings import FILLINGS
-from testbed.training.learner import Replica, build_optimiser
 from testbed.training.phases import Observation, observe
-from testbed.training.state import RunContext
+from testbed.training.state import Replica, RunContext, build_optimiser
 from testbed.transport import CONGESTION_CONTROLS, ORDERS, REPAIRS, as_policy
 from tests.examples.places import load
 from tests.training.one_round import LAYOUT
@@ -213,7 +212,6 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "AttributeError: ",
     ),
     "model raises": (model, network("inputs @ self.weight"), "RuntimeError: mat1 and mat2"),
-    "model shape": (model, network("self.weight"), "Model.forward returned"),
 }
 
 

@@ -228,7 +228,7 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
     assert costly.settings["simulation"] == {"wakes_s": 0.001, "compute_s": 0.3}
 
 
-def test_what_workers_need_is_in_a_simulated_run_s_key_alone_and_only_where_there_is_any(tmp_path):
+def test_lateness_is_in_a_simulated_run_s_key_alone_and_only_where_there_is_any(tmp_path):
     def keys(*settings):
         (run,) = loaded(tmp_path, "dblp", *settings)
         return run.key, run.in_virtual_time().key
@@ -264,11 +264,6 @@ def test_what_workers_need_is_in_a_simulated_run_s_key_alone_and_only_where_ther
         (
             "dblp",
             ("impairments=[{kind: police, host: server, rounds: [1], rate_bps: 1000000}]",),
-            "impairments.0: spare_control: control messages are never lost when simulated",
-        ),
-        (
-            "dblp",
-            ("impairments=[{kind: loss, q: 0.1, rounds: [1], spare_control: false}]",),
             "impairments.0: spare_control: control messages are never lost when simulated",
         ),
         (

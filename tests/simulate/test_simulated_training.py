@@ -9,7 +9,7 @@ import torch
 from testbed.cli.options import Selection
 from testbed.run import simulating
 from testbed.run.simulating import OwnRandomNumbers
-from testbed.training.learner import Learner
+from testbed.training.state import Learner
 from tests.simulate.test_simulated_runs import executed, records
 from tests.training.single_process import single_process_weights
 

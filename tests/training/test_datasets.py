@@ -8,10 +8,9 @@ import torch
 from pydantic import ValidationError
 
 from testbed.shared.yaml_input import InputError
-from testbed.training import datasets, prerequisites
+from testbed.training import datasets
 from testbed.training.datasets.stdlib_text import OTHER, VOCABULARY
 from testbed.training.state import ModelAndData
-from tests.training.single_process import need_of
 
 GLYPHS = {"name": "glyphs", "size": 500}
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -67,14 +66,6 @@ def test_glyphs_are_normalised_images_of_all_classes():
     assert not known & {row.tobytes() for row in test_inputs.numpy()}
 
 
-def test_a_glyph_looks_more_like_its_own_class_than_like_others():
-    dataset = datasets.load({**GLYPHS, "size": 2000})
-    inputs, labels, tests, test_labels = everything(dataset)
-    means = torch.stack([inputs[labels == index].mean(dim=0) for index in range(36)]).flatten(1)
-    nearest = torch.cdist(tests.flatten(1), means).argmin(dim=1)
-    assert float((nearest == test_labels).float().mean()) > 5 / 36
-
-
 def test_glyphs_depend_on_their_parameters_alone_and_are_kept(own_cache):
     first = datasets.load(GLYPHS).facts["sha256"]
     (kept,) = own_cache.glob("glyphs-*.npz")
@@ -108,12 +99,6 @@ def test_glyphs_may_differ_from_seed_to_seed_of_a_sweep():
     run = ModelAndData({"seed": 2, "training": {"model": "mlp", "dataset": section}})
     assert run.dataset.facts["sha256"] == two
     assert run.dataset.facts["seed"] == 2
-
-
-def test_the_glyphs_of_each_seed_are_made_before_a_run(own_cache):
-    need = need_of("mlp", {**GLYPHS, "seed": "run"})
-    prerequisites.prepare([need, need, need._replace(seed=2)], lambda *_: None)
-    assert len(list(own_cache.glob("glyphs-*.npz"))) == 2
 
 
 @pytest.mark.parametrize("damage", ["cut off", "one bit", "something else"])

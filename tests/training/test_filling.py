@@ -185,12 +185,6 @@ def test_what_is_not_a_number_makes_its_chunk_none_and_is_not_owed(odd):
     assert np.isfinite(LAYOUT.floats(sent_by(memory, second))).all()
 
 
-def test_numbers_whose_sum_is_too_large_have_a_mean():
-    largest = np.finfo(np.float32).max
-    payload = sent_by(Signs().sender_memory(LAYOUT), np.full(15, largest))
-    assert (LAYOUT.floats(payload) == largest).all()
-
-
 def test_a_lost_chunk_is_refused_because_nobody_would_owe_it():
     memory = Signs().sender_memory(LAYOUT)
     memory.payload(buffer_of(1.0))

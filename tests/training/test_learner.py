@@ -6,7 +6,7 @@ import torch
 
 from testbed.training import datasets, models
 from testbed.training.datasets import splits
-from testbed.training.learner import Learner, PayloadOnly, Replica
+from testbed.training.state import Learner, PayloadOnly, Replica
 
 SGD = {"name": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}
 ADAM = {"name": "adam", "learning_rate": 0.01, "momentum": 0.0, "weight_decay": 0.1}

@@ -14,9 +14,8 @@ import torch
 from testbed.shared.yaml_input import InputError
 from testbed.training import models
 from testbed.training.datasets.base import CLASSIFICATION, LANGUAGE_MODELLING
-from testbed.training.learner import flatten_gradient
 from testbed.training.models import MODELS
-from testbed.training.state import ModelAndData
+from testbed.training.state import ModelAndData, flatten_gradient
 
 IMAGES = [name for name, entry in MODELS.items() if entry.inputs == "images"]
 COLOUR: dict[str, Any] = {"classes": 10, "input_shape": (3, 32, 32)}

@@ -21,9 +21,8 @@ from testbed.run.training_launcher import ANOTHERS_FAULT, OWN_FAULT
 from testbed.shared import failure, jsonl, messages, run_directory
 from testbed.shared.messages import ProgressWriter
 from testbed.training import barriers, server, worker
-from testbed.training.learner import Replica
 from testbed.training.settings import Training
-from testbed.training.state import ModelAndData, RunContext
+from testbed.training.state import ModelAndData, Replica, RunContext
 from testbed.transport import PeerLost, preset
 from tests.training.single_process import single_process_weights
 from tests.transport.loopback import site

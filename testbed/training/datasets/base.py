@@ -42,7 +42,6 @@ class Examples:
         return self.take(chosen)
 
     def only(self, indices: NDArray[np.int64]) -> Examples:
-        """Some of these, by their indices here."""
         return Examples(len(indices), lambda chosen: self.take(indices[chosen]))
 
 

@@ -1,10 +1,8 @@
 """Keeps generated and downloaded data in the user's cache folder, as complete files only."""
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,21 +50,14 @@ def arrays(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` at the end, unless an error is raised."""
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(descriptor)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
-        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
 def fetch(url: str, path: Path, *, sha256: str, progress: Progress, timeout_s: float = 30) -> None:

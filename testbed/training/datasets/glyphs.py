@@ -55,7 +55,6 @@ class Parameters(DatasetParameters):
         return characters
 
     def of_run(self, seed: int) -> Self:
-        """With the run's seed where `seed` is `run`: other distortions and another test part."""
         return self if self.seed != "run" else self.model_copy(update={"seed": seed})
 
     def load(self, folder: Path | None) -> Dataset:
@@ -142,7 +141,6 @@ def _render(parameters: Parameters, fonts: Sequence[Path]) -> cache.Arrays:
 
 
 def _draw(path: Path, character: str) -> Any:
-    """A white character in the middle of a black square image."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.truetype(str(path), _FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)

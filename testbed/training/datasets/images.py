@@ -97,7 +97,6 @@ class Cifar10(DatasetParameters):
         return (folder or Path()) / Path(self.directory).expanduser() / ARCHIVE
 
     def _files(self, archive: Path) -> dict[str, bytes]:
-        """The contents of the archive's files, by name."""
         if (sha256 := cache.file_digest(archive)) != _ARCHIVE_SHA256:
             raise InputError(f"{archive}: its SHA-256 is {sha256}, expected {_ARCHIVE_SHA256}")
         files = {}

@@ -54,7 +54,6 @@ def shares(split: Equal | Dirichlet, groups: Indices, workers: int, seed: int) -
 
 
 def require_batches(shares: list[Indices], batch_size: int, split: Equal | Dirichlet) -> None:
-    """Raise InputError when a worker has less than one batch."""
     for rank, share_of_one in enumerate(shares):
         if len(share_of_one) < batch_size:
             advice = "or a larger alpha" if isinstance(split, Dirichlet) else "or fewer workers"

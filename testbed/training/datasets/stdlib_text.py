@@ -71,12 +71,10 @@ class Parameters(DatasetParameters):
         )
 
     def _starts(self, text: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Starts of consecutive sequences; a character follows the last, for it to predict."""
         return np.arange(0, len(text) - self.sequence_length, self.sequence_length)
 
 
 def source_files(root: Path) -> list[Path]:
-    """All Python sources below a folder, except tests and installed packages, ordered by name."""
     sources = [
         path for path in root.rglob("*.py") if not _LEFT_OUT & set(path.relative_to(root).parts)
     ]

@@ -107,7 +107,6 @@ def alexnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def _last_map(side: int, window: int) -> int:
-    """Pixels along one side of the last feature map."""
     side = (side + 4 - 11) // 4 + 1 if window == 3 else (side + 1) // 2
     for _ in range(3):
         side = (side - window) // 2 + 1
@@ -141,8 +140,6 @@ class _DenseLayer(nn.Module):
 
 
 class _MeanOfMap(nn.Module):
-    """Global average pooling: (examples, maps, height, width) -> (examples, maps)."""
-
     def forward(self, features: Tensor) -> Tensor:
         return features.mean(dim=(2, 3))
 
