@@ -55,7 +55,7 @@ def rank(number: int, pid: int, port: int, given: argparse.Namespace) -> None:
     os.environ.update(MASTER_ADDR=machines.address(0), MASTER_PORT=str(port))
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     dist.init_process_group("gloo", rank=number, world_size=RANKS)
-    took_s = work(number, given.buckets, given.megabytes, given.turns, KINDS)
+    took_s = work(number, given.buckets, given.megabytes, given.turns, KINDS, "cpu")
     mine = torch.tensor([took_s[kind] for kind in KINDS], dtype=torch.float64)
     everyone = [torch.empty_like(mine) for _ in range(RANKS)]
     dist.all_gather(everyone, mine)

@@ -83,7 +83,7 @@ def test_what_does_not_fit_together_is_told_in_one_line(tmp_path):
         compare(one, two)
     none = ResultsBuilder(tmp_path / "none")
     none.run(arm="dblp", seed=1, verdict="failed", reason="it broke")
-    with pytest.raises(InputError, match="quick: no run is ok; ./lab explain .*quick says why"):
+    with pytest.raises(InputError, match=r"quick: no run is ok; ./lab explain .*quick says why"):
         compare(one, none.folder)
     with pytest.raises(InputError, match="nowhere"):
         compare(tmp_path / "nowhere", two)
