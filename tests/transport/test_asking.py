@@ -1,4 +1,4 @@
-"""When a sender asks for an answer, and when a side doubts that one gets through."""
+"""A sender asks for replies, and a side doubts that one gets through."""
 
 import math
 
@@ -18,7 +18,7 @@ from tests.transport.virtual import DELAY_S, TIMEOUT_S, Recorder, Two, layout_of
 
 
 def asking(*, window: float, waiting: int) -> tuple[list[int], int]:
-    """Which places of an offer ask, if the repair wants an answer, and how many the offer has."""
+    """Returns which places of an offer ask, if the repair wants an answer, and its length."""
     layout = layout_of(waiting)
     control = Recorder(rate_bps=math.inf, window_bytes=window * wire_bytes(1, 16))
     path = SendingPath(congestion=control, chunk_bytes=layout.chunk_bytes)

@@ -283,10 +283,10 @@ def test_it_never_stops_above_its_bound(seed, share, late):
         )
         least = rule.missing(state)
         whole = received[values >= chunk_energy.MUST].all()
-        enough = energy[~received].sum() <= (1 - share) * energy.sum() * (1 + 1e-9)
+        holds = energy[~received].sum() <= (1 - share) * energy.sum() * (1 + 1e-9)
         if rule.satisfied(state):
             assert whole
-            assert late or enough
+            assert late or holds
             return
         assert least is not None
         assert not (late and whole)

@@ -42,11 +42,11 @@ class Busy(Two):
         """Those that wait for the receiver do not fit into its socket beyond so many."""
         self.server.arrivals.catch_up()
         now_s, waiting = self.simulation.now_s, self.server.inbox._heap
-        came = sum(int(np.count_nonzero(each[2].times_s <= now_s)) for each in waiting)
+        came = sum(int(np.count_nonzero(entry[2].times_s <= now_s)) for entry in waiting)
         self.overflows += max(0, came - BUFFER_BYTES // SIZE)
 
     def transfer(self) -> float:
-        """How long it takes."""
+        """Returns how long it takes."""
         began_s, number = self.simulation.now_s, len(self.sent)
         self.worker.batches.clear()
         self.begin(number)
@@ -81,10 +81,10 @@ def test_who_never_gets_an_answer_in_time_doubles_its_window_with_each_answer(re
     assert times_s[-1] < 2.5 * BUSY_S
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_no_more_is_sent_than_the_socket_of_a_busy_receiver_holds(known):
+@pytest.mark.parametrize("measured", [True, False])
+def test_no_more_is_sent_than_the_socket_of_a_busy_receiver_holds(measured):
     busy = Busy("bbr", "passes", receive_buffer_bytes=BUFFER_BYTES)
-    if known:
+    if measured:
         busy.transfer()
     busy.be_busy()
     for _ in range(5):

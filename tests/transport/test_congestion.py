@@ -104,13 +104,13 @@ def test_rates_are_not_measured_across_a_pause():
 def test_rates_are_not_measured_across_an_answer_that_lay_unread():
     path = PathMonitor()
     path.on_sent(0.0)
-    told = {"delivered_bytes": 10_000, "in_flight_bytes": 10_000}
-    path.on_feedback(report(1.5, **told))  # when its datagrams were sent is not said
+    common = {"delivered_bytes": 10_000, "in_flight_bytes": 10_000}
+    path.on_feedback(report(1.5, **common))  # when its datagrams were sent is not said
     assert path.delivery_rate_bps is None
     path.on_sent(1.5)
-    path.on_feedback(report(1.501, rtt_s=1.501, **told))  # of what went before
+    path.on_feedback(report(1.501, rtt_s=1.501, **common))  # of what went before
     assert path.delivery_rate_bps is None
-    path.on_feedback(report(1.51, rtt_s=0.01, **told))
+    path.on_feedback(report(1.51, rtt_s=0.01, **common))
     assert path.delivery_rate_bps == pytest.approx(20_000 * 8 / 0.01)
 
 

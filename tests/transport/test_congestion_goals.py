@@ -1,4 +1,4 @@
-"""What the congestion controls must reach under the real sender and receiver, in virtual time."""
+"""Congestion controls reach their goals under the real sender and receiver, in virtual time."""
 
 import copy
 import math
@@ -461,16 +461,16 @@ def test_each_transfer_begins_at_its_own_rate_and_keeps_to_it_until_it_is_late()
     ],
 )
 def test_a_queue_may_cause_losses_that_half_fills_it(full_s, latest_s, may):
-    known = PathEstimates()
-    assert known.may_queue(full_s)  # nobody knows
-    known.on_round_trip(0.0002)
-    assert not known.may_queue(full_s)
-    known.on_round_trip(latest_s)
-    assert known.may_queue(full_s) == may
+    estimates = PathEstimates()
+    assert estimates.may_queue(full_s)  # nobody knows
+    estimates.on_round_trip(0.0002)
+    assert not estimates.may_queue(full_s)
+    estimates.on_round_trip(latest_s)
+    assert estimates.may_queue(full_s) == may
 
 
 def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
-    """What a transfer of 200 chunks takes after three calm ones: datagrams, and seconds.
+    """Returns what a transfer of 200 chunks takes after three calm ones: datagrams, and seconds.
 
     `rivals` of the same kind send to the same link; its queue holds 50 kB for each.
     """
@@ -527,7 +527,7 @@ PAGE_LAYOUT = PayloadLayout([("weights", 139 * 364)], 1456)
 
 
 def feedbacks(repair: str, kind: str, loss: float) -> int:
-    """How many there are in one transfer."""
+    """Returns how many there are in one transfer."""
     control: CongestionControl = (
         FixedRate(rate_bps=97e6) if kind == "rate" else Reno(datagram_bytes=1514)
     )

@@ -82,7 +82,7 @@ def test_any_split_of_the_stream_gives_the_same_messages(sent, data):
 def test_random_bytes_give_messages_or_a_protocol_error_and_bounded_memory(pieces):
     parser = ControlParser(LIMITS)
     with contextlib.suppress(ProtocolError):
-        for message in (each for piece in pieces for each in parser.feed(piece)):
+        for message in (part for piece in pieces for part in parser.feed(piece)):
             smallest, largest = LIMITS[message.type]
             assert smallest <= len(message.body) <= largest
     with contextlib.suppress(ProtocolError):
@@ -406,18 +406,18 @@ def test_what_waited_in_the_socket_does_not_time_the_path():
 
 
 def test_losses_are_worth_more_reports_than_arrivals():
-    spoke = []
+    reports = []
     for every in (1, 2):  # nothing is lost, half is
         receiver = reporting(1e-4, 0.0025, loss_overheads=(0.0125, 0.005))
         times = []
         for number in range(0, 2048, every):
             receiver.on_arrivals(stamps(number), number * 1e-3, True)
             times += [number for _ in receiver.on_data(progress(number * 1e-3))]
-        spoke.append(times)
-    assert 2048 * 1514 * 0.0025 / 200 < len(spoke[0]) < 2048 * 1514 * 0.0025 / 80
-    assert len(spoke[1]) > 1.3 * len(spoke[0])
+        reports.append(times)
+    assert 2048 * 1514 * 0.0025 / 200 < len(reports[0]) < 2048 * 1514 * 0.0025 / 80
+    assert len(reports[1]) > 1.3 * len(reports[0])
     # The first 256 losses are among the first 512 datagrams, and are worth more than later ones.
-    first, last = (sum(low <= at < low + 512 for at in spoke[1]) for low in (0, 1536))
+    first, last = (sum(low <= at < low + 512 for at in reports[1]) for low in (0, 1536))
     assert first > 1.5 * last > 0
 
 
@@ -435,13 +435,13 @@ def test_unasked_reports_keep_their_distance_and_their_budget():
     assert cost <= 0.0125 * 2000 * 1514 + 300
     # Slow data: fewer reports, not dearer ones.
     slow = reporting()
-    spoke = 0
+    reports = 0
     for number in range(200):
         slow.on_arrivals(stamps(number), number * 0.1, True)
-        spoke += len(slow.on_data(progress(number * 0.1)))
+        reports += len(slow.on_data(progress(number * 0.1)))
         if (deadline_s := slow.deadline_s(progress(number * 0.1))) is not None:
-            spoke += len(slow.on_deadline(progress(deadline_s)))
-    assert 10 < spoke <= 30
+            reports += len(slow.on_deadline(progress(deadline_s)))
+    assert 10 < reports <= 30
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0"])

@@ -20,24 +20,24 @@ class Side:
     def __init__(self):
         self.counters: Counter[str] = Counter()
         self.hedge = Hedge(SESSION, self.counters)
-        self.said = b""
-        self.heard = b""
+        self.written = b""
+        self.received = b""
         self.by_tcp = 0  # of what the other side said
 
     def say(self, data, now_s=0.0):
-        self.said += data
-        self.hedge.on_written(data, now_s, taken_bytes=len(self.said))
+        self.written += data
+        self.hedge.on_written(data, now_s, taken_bytes=len(self.written))
 
     def deliver(self, other, count):
         """TCP brings the next bytes to the other side, and their acknowledgement back."""
-        piece = self.said[other.by_tcp : other.by_tcp + count]
+        piece = self.written[other.by_tcp : other.by_tcp + count]
         other.by_tcp += len(piece)
-        other.heard += other.hedge.from_stream(piece)
+        other.received += other.hedge.from_stream(piece)
         self.hedge.acknowledged(other.by_tcp)
 
     def take(self, datagrams, now_s):
         for datagram in datagrams:
-            self.heard += self.hedge.from_datagram(datagram, now_s)
+            self.received += self.hedge.from_datagram(datagram, now_s)
 
 
 def pair():
@@ -71,7 +71,7 @@ def test_a_message_that_tcp_does_not_deliver_goes_in_a_hedge_and_stops_when_it_i
     worker, server = doubting()
     (hedge,) = worker.hedge.datagrams(1.01)
     server.take([hedge], 1.011)
-    assert server.heard == b"helloworth"
+    assert server.received == b"helloworth"
     (answer,) = server.hedge.datagrams(1.011)
     worker.take([answer], 1.012)
     assert worker.hedge.datagrams(2.0) == []
@@ -88,10 +88,10 @@ def test_tcp_that_catches_up_brings_nothing_twice():
     worker.deliver(server, 4)
     assert worker.hedge.troubled
     worker.deliver(server, 3)
-    assert server.heard == b"helloworthpr"
+    assert server.received == b"helloworthpr"
     assert not worker.hedge.troubled  # TCP has brought what was lacking then
     worker.deliver(server, 100)
-    assert server.heard == b"helloworthprobe"
+    assert server.received == b"helloworthprobe"
 
 
 def test_what_the_kernel_does_not_acknowledge_for_50_ms_is_hedged():
@@ -139,13 +139,13 @@ def test_whoever_only_doubts_gives_up_where_no_hedge_gets_through():
     sent = 0
     while worker.hedge.due_s < 60:
         now_s = worker.hedge.due_s
-        worker.hedge.acknowledged(len(worker.said))
+        worker.hedge.acknowledged(len(worker.written))
         sent += len(worker.hedge.datagrams(now_s))
     assert 20 <= sent <= 8 * 20
     assert not worker.hedge.troubled
     worker.hedge.doubt(70.0)
     assert len(worker.hedge.datagrams(70.0)) == 1  # from now on it tries once
-    worker.hedge.acknowledged(len(worker.said))
+    worker.hedge.acknowledged(len(worker.written))
     assert worker.hedge.due_s == math.inf
 
 
@@ -157,7 +157,7 @@ def hopeless(now_s=1.0):
     worker.hedge.doubt(now_s)
     while worker.hedge.due_s < math.inf:
         worker.hedge.datagrams(worker.hedge.due_s)
-        worker.hedge.acknowledged(len(worker.said))
+        worker.hedge.acknowledged(len(worker.written))
     return worker, server
 
 
@@ -224,7 +224,7 @@ def test_an_answer_to_a_hedge_is_hedged_and_asks_for_nothing():
     hedges = server.hedge.datagrams(1.0112)
     assert [hedge[HEAD_BYTES:] for hedge in hedges] == [b"ack"]
     worker.take(hedges, 1.012)
-    assert worker.heard == b"helloack"
+    assert worker.received == b"helloack"
     # It asks once more: the answer may have had more pieces.
     (again,) = worker.hedge.datagrams(1.013)
     server.take([again], 1.014)
@@ -248,7 +248,7 @@ def test_what_is_no_hedge_is_counted_and_changes_nothing(datagram, why):
     worker, _ = pair()
     worker.take([datagram], 1.0)
     assert worker.counters == {f"hedge-{why}": 1}
-    assert worker.heard == b"hello"
+    assert worker.received == b"hello"
     assert worker.hedge.datagrams(1.0) == []
 
 
@@ -258,7 +258,7 @@ def test_pieces_ahead_of_the_stream_are_bounded():
         number = (first << 1).to_bytes(4)
         worker.take([SESSION.to_bytes(4) + number + bytes(8) + first.to_bytes(8) + b"z"], 1.0)
     assert len(worker.hedge._ahead) == 64
-    assert worker.heard == b"hello"
+    assert worker.received == b"hello"
 
 
 @settings(max_examples=60, deadline=None)
@@ -287,15 +287,15 @@ def test_each_byte_is_heard_once_and_in_order_whatever_is_lost_doubled_or_overta
                 sent = [
                     datagram for datagram in side.hedge.datagrams(now_s) if chance.random() >= loss
                 ]
-                sent += [each for each in sent if chance.random() < 0.1]
+                sent += [datagram for datagram in sent if chance.random() < 0.1]
                 chance.shuffle(sent)
                 other.take(sent, now_s)
-        done = all(side.said == other.heard for side, other in (sides, sides[::-1]))
-        assert all(side.said.startswith(other.heard) for side, other in (sides, sides[::-1]))
+        done = all(side.written == other.received for side, other in (sides, sides[::-1]))
+        assert all(side.written.startswith(other.received) for side, other in (sides, sides[::-1]))
         if done and not waiting:
             break
-    assert sides[0].said == sides[1].heard
-    assert sides[1].said == sides[0].heard
+    assert sides[0].written == sides[1].received
+    assert sides[1].written == sides[0].received
     assert not any(side.counters["hedge-malformed"] for side in sides)
 
 

@@ -19,29 +19,29 @@ FIRST_S = 2.0
 HIT = [(0.1, CHUNKS)] * 3 + [(0.4, CHUNKS)]
 
 
-def progress(received, *, now_s=FIRST_S, **known):
+def progress(received, *, now_s=FIRST_S, **history):
     came = np.arange(CHUNKS) < received
-    return virtual.progress(came, now_s=now_s, first_s=FIRST_S, last_s=FIRST_S, **known)
+    return virtual.progress(came, now_s=now_s, first_s=FIRST_S, last_s=FIRST_S, **history)
 
 
 def limits(recent, *, round_trip_s=None, tolerance=0.4, **options):
     """Seconds until the cut-off, and how many chunks it asks for then."""
     options = {"patience": 1.5, **options}
 
-    def enough(received):
+    def required(received):
         rule = EarlyClose(tolerance, 9.0, **options).stop_rule(critical=False)(LAYOUT)
-        known = {"recent": recent, "round_trip_s": round_trip_s}
-        deadline_s = rule.deadline_s(progress(received, **known))
+        history = {"recent": recent, "round_trip_s": round_trip_s}
+        deadline_s = rule.deadline_s(progress(received, **history))
         assert deadline_s is not None
-        assert not rule.satisfied(progress(received, now_s=deadline_s - 1e-9, **known))
-        return deadline_s, rule.satisfied(progress(received, now_s=deadline_s, **known))
+        assert not rule.satisfied(progress(received, now_s=deadline_s - 1e-9, **history))
+        return deadline_s, rule.satisfied(progress(received, now_s=deadline_s, **history))
 
-    deadline_s, _ = enough(CHUNKS)
-    return deadline_s - FIRST_S, next(n for n in range(CHUNKS + 1) if enough(n)[1])
+    deadline_s, _ = required(CHUNKS)
+    return deadline_s - FIRST_S, next(n for n in range(CHUNKS + 1) if required(n)[1])
 
 
 @pytest.mark.parametrize(
-    ("recent", "options", "limit_s", "enough"),
+    ("recent", "options", "limit_s", "required"),
     [
         # After a calm epoch all is waited for beyond the limit.
         ([(0.1, CHUNKS)] * 4, {}, 0.15, CHUNKS),
@@ -63,9 +63,9 @@ def limits(recent, *, round_trip_s=None, tolerance=0.4, **options):
     ],
 )
 def test_the_limit_follows_the_calm_pace_and_the_fraction_what_would_have_been_lacking_then(
-    recent, options, limit_s, enough
+    recent, options, limit_s, required
 ):
-    assert limits(recent, **options) == (pytest.approx(limit_s), enough)
+    assert limits(recent, **options) == (pytest.approx(limit_s), required)
 
 
 @given(
@@ -79,18 +79,18 @@ def test_the_limit_follows_the_calm_pace_and_the_fraction_what_would_have_been_l
 def test_whatever_was_measured_no_more_than_the_tolerance_is_given_up_and_never_what_must_arrive(
     recent, round_trip_s, tolerance, patience
 ):
-    known = {"recent": recent, "round_trip_s": round_trip_s}
+    history = {"recent": recent, "round_trip_s": round_trip_s}
     layout = PayloadLayout([("body", 4 * (CHUNKS - 1)), ("head", 4)], 16)
     policy = EarlyClose(tolerance, 9.0, must="head", patience=patience)
     rule = policy.stop_rule(critical=False)(layout)
     least = required_chunks(CHUNKS, tolerance)
     for received in range(CHUNKS):  # the last chunk is the head
-        assert not rule.satisfied(progress(received, now_s=1e9, **known))
+        assert not rule.satisfied(progress(received, now_s=1e9, **history))
     free = EarlyClose(tolerance, 9.0, patience=patience).stop_rule(critical=False)(layout)
-    enough = [free.satisfied(progress(n, now_s=1e9, **known)) for n in range(CHUNKS + 1)]
-    assert enough.index(True) >= least
-    assert enough[-1]
-    deadline_s = free.deadline_s(progress(0, **known))
+    required = [free.satisfied(progress(n, now_s=1e9, **history)) for n in range(CHUNKS + 1)]
+    assert required.index(True) >= least
+    assert required[-1]
+    deadline_s = free.deadline_s(progress(0, **history))
     assert deadline_s is not None and math.isfinite(deadline_s)
 
 

@@ -1,4 +1,4 @@
-"""When one side gives up the other."""
+"""One side gives up the other when nothing comes."""
 
 import math
 

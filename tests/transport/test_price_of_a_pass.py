@@ -1,4 +1,4 @@
-"""What makes a burst of loss cost 4 to 6 times as much at P = 0.8 % as at 40.8 %: in virtual time.
+"""Passes make a burst of loss cost 4 to 6 times as much at P = 0.8 % as at 40.8 %.
 
 DBLP reports 4.00 to 5.97. Passes that each walk over all chunks come near, and losses that cost no
 time on the wire. Without a price the ratio is that of the bytes, 1.68, however much is lost.
@@ -49,7 +49,7 @@ def ratio(**conditions):
 
 
 def walks(tolerance, q):
-    """How many walks are expected until at most `tolerance` is missing: the last one in part."""
+    """Returns how many walks are expected until at most `tolerance` is missing."""
     before = math.ceil(math.log(tolerance) / math.log(q)) - 1
     return before + (1 - tolerance / q**before) / (1 - q)
 

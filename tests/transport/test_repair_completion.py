@@ -1,4 +1,4 @@
-"""How fast the repairs are, in virtual time: against the byte bound, and against each other."""
+"""Repairs race in virtual time: against the byte bound, and against each other."""
 
 import functools
 from dataclasses import dataclass

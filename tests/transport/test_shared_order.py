@@ -50,8 +50,8 @@ def test_a_payload_that_all_get_is_arranged_once_and_payloads_that_differ_each(p
     layout, server, workers, computed = peers
     payload = random_payload(layout)
     once = dict.fromkeys(workers, payload)
-    each = {name: random_payload(layout, seed) for seed, name in enumerate(workers)}
-    for transfer, payloads, expected in ((1, once, [1]), (3, once, [3]), (5, each, [5, 5])):
+    several = {name: random_payload(layout, seed) for seed, name in enumerate(workers)}
+    for transfer, payloads, expected in ((1, once, [1]), (3, once, [3]), (5, several, [5, 5])):
         computed.clear()
         handle = server.post_send(transfer, payloads)
         assert computed == expected

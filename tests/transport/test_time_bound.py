@@ -17,7 +17,7 @@ WARM_UP = 4
 ARM = preset("optireduce", warm_up=WARM_UP)
 
 
-def progress(received, *, first_s=0.0, earliest=(), recent=(), **known):
+def progress(received, *, first_s=0.0, earliest=(), recent=(), **history):
     return virtual.progress(
         np.arange(CHUNKS) < received,
         first_s=first_s,
@@ -25,7 +25,7 @@ def progress(received, *, first_s=0.0, earliest=(), recent=(), **known):
         first_sign_s=first_s,
         recent=[(time_s, CHUNKS) for time_s in recent],
         earliest=[(time_s, CHUNKS) for time_s in earliest],
-        **known,
+        **history,
     )
 
 
@@ -55,25 +55,25 @@ def test_the_bound_is_a_quantile_of_the_warm_up_alone():
 
 
 def test_once_all_has_been_sent_it_waits_for_a_part_of_the_mean():
-    known = {"earliest": [10.0] * 20, "recent": [6.0, 2.0]}
+    history = {"earliest": [10.0] * 20, "recent": [6.0, 2.0]}
     asked = rule(wait=0.25)
-    assert not asked.satisfied(progress(5, now_s=3.0, **known))
-    assert asked.deadline_s(progress(5, now_s=3.0, **known)) == pytest.approx(10.0)
-    assert not asked.satisfied(progress(5, now_s=3.5, probes=1, **known))
-    assert asked.deadline_s(progress(5, now_s=3.6, probes=1, **known)) == 4.5
-    assert asked.satisfied(progress(5, now_s=4.5, probes=1, **known))
+    assert not asked.satisfied(progress(5, now_s=3.0, **history))
+    assert asked.deadline_s(progress(5, now_s=3.0, **history)) == pytest.approx(10.0)
+    assert not asked.satisfied(progress(5, now_s=3.5, probes=1, **history))
+    assert asked.deadline_s(progress(5, now_s=3.6, probes=1, **history)) == 4.5
+    assert asked.satisfied(progress(5, now_s=4.5, probes=1, **history))
     late = rule(wait=0.25)
-    assert not late.satisfied(progress(5, now_s=9.5, probes=1, **known))
-    assert late.deadline_s(progress(5, now_s=9.5, probes=1, **known)) == pytest.approx(10.0)
+    assert not late.satisfied(progress(5, now_s=9.5, probes=1, **history))
+    assert late.deadline_s(progress(5, now_s=9.5, probes=1, **history)) == pytest.approx(10.0)
 
 
 def test_the_end_of_a_transfer_is_a_sign_where_no_chunk_has_come():
     asked = rule(wait=0.5)
-    known = {"first_s": None, "earliest": [10.0] * 20, "recent": [10.0]}
-    assert not asked.satisfied(progress(0, now_s=50.0, **known))
-    assert asked.deadline_s(progress(0, now_s=50.0, **known)) is None
-    assert not asked.satisfied(progress(0, now_s=60.0, probes=1, **known))
-    assert asked.satisfied(progress(0, now_s=65.0, probes=1, **known))
+    history = {"first_s": None, "earliest": [10.0] * 20, "recent": [10.0]}
+    assert not asked.satisfied(progress(0, now_s=50.0, **history))
+    assert asked.deadline_s(progress(0, now_s=50.0, **history)) is None
+    assert not asked.satisfied(progress(0, now_s=60.0, probes=1, **history))
+    assert asked.satisfied(progress(0, now_s=65.0, probes=1, **history))
 
 
 def test_the_first_chunk_must_be_noticed_at_once():

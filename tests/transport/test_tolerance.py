@@ -95,7 +95,7 @@ def test_exceptions_replace_the_default_and_the_strictest_of_several_holds(optio
 
 
 @pytest.mark.parametrize(
-    ("missing", "enough"),
+    ("missing", "sufficient"),
     [
         ((), True),
         ((0,), True),  # 4 of a's 6 may be missing
@@ -107,10 +107,10 @@ def test_exceptions_replace_the_default_and_the_strictest_of_several_holds(optio
         ((4,), False),  # c must arrive, and chunk 4 carries it
     ],
 )
-def test_a_chunk_that_spans_tensors_obeys_the_strictest(missing, enough):
+def test_a_chunk_that_spans_tensors_obeys_the_strictest(missing, sufficient):
     policy = PerLayer(0.6, tensors={"x.a": 0.7, "y.c": 0})
     rule = policy.stop_rule(critical=False)(TENSORS)
-    assert rule.satisfied(progress(but(*missing))) is enough
+    assert rule.satisfied(progress(but(*missing))) is sufficient
 
 
 @given(
@@ -173,10 +173,10 @@ def test_few_counts_of_the_whole_transfer_find_its_end(bounds, late, order):
     assert rule.counts < 20
     assert max(steps) <= count  # it never takes more to be missing than are
     assert min(count + 1 - step for step in steps) >= 1
-    for enough in (True, False):
-        received[chunks[count - 1]] = enough
+    for sufficient in (True, False):
+        received[chunks[count - 1]] = sufficient
         fresh = TensorBounds(layout=layout, bounds=bounds)
-        assert fresh.satisfied(progress(received)) is enough
+        assert fresh.satisfied(progress(received)) is sufficient
 
 
 def test_a_bound_for_a_tensor_that_does_not_exist_is_answered_with_the_names():

@@ -378,13 +378,13 @@ def ended(peer: Peer) -> list[int]:
 
 
 def gone(peer: Peer) -> str:
-    """Why the connection has ended, empty while it has not."""
+    """Returns why the connection has ended, empty while it has not."""
     reasons = [event.reason for event in peer.events if isinstance(event, PeerGone)]
     return reasons[0] if reasons else ""
 
 
 def settings_of(layout, repair=None, order=None, **settings):
-    """What both sides of these tests share."""
+    """The settings that both sides of these tests share."""
     common = {"repair": repair or Passes(), "order": order or InOrder(), **settings}
     return ConnectionSettings(session=SESSION, layout=layout, **common)
 
@@ -438,8 +438,8 @@ class Recorder(CongestionControl):
         self.heard.append(feedback)
 
 
-def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **known):
-    """What a rule sees of a transfer of which these chunks are there."""
+def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **fields):
+    """Returns the progress of a transfer of which these chunks are there."""
     received = np.asarray(received, np.bool_)
     return Progress(
         received=received,
@@ -448,7 +448,7 @@ def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **known)
         first_arrival_s=first_s,
         last_arrival_s=last_s,
         probes=probes,
-        **known,
+        **fields,
     )
 
 
