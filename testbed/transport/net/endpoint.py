@@ -68,7 +68,6 @@ class Handle:
         return dict(self.reports)
 
     def end(self, peer: str, outcome: TransferReport | str) -> None:
-        """Notes a report, or why there is none."""
         if peer in self._awaited:
             self._awaited.remove(peer)
             if isinstance(outcome, str):
@@ -77,11 +76,9 @@ class Handle:
                 self.reports[peer] = outcome
 
 
-# What announcements that wait to be taken may occupy, and what each does besides its bytes.
+# What unread announcements may occupy, and what one does besides its bytes.
 _MAX_ANNOUNCED_BYTES = 8 << 20
 _KEPT_BYTES = 2048
-
-
 # A child lets go of its parent's: else a killed peer would seem to live as long as its children.
 _held: WeakSet["Endpoint"] = WeakSet()
 
@@ -272,7 +269,6 @@ class Endpoint:
         self._driver.alarm.set()
 
     def _await(self, handle: Handle) -> None:
-        """Returns when the handle is done, or raises PeerLost."""
         strict = not (self._config.is_server and self._config.survive_peers)
 
         def finished() -> bool:
@@ -351,7 +347,7 @@ class Endpoint:
         self._membership.close()
 
     def abandon(self) -> None:
-        """In a forked process: the endpoint is its parent's, and not open here."""
+        """Closes a forked process's copy: the endpoint is its parent's, and not open here."""
         self._open = False
         self._driver.abandon()
         self._membership.close()
@@ -368,7 +364,7 @@ class Endpoint:
             raise TransportError("the endpoint is not open")
 
     def _await_start(self) -> None:
-        """A worker's first transfer waits until all others have joined."""
+        """Lets a worker's first transfer wait until all others have joined."""
         link = self._driver.links.get(SERVER)
         if link is None or link.connection.state is not ConnectionState.WAITING:
             return
