@@ -76,42 +76,42 @@ def arguments() -> argparse.Namespace:
 
 
 def device() -> torch.device:
-    """Where this rank computes."""
+    """Returns where this rank computes."""
     if torch.cuda.is_available():
         return torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
     return torch.device("cpu")
 
 
-def exchange(given: argparse.Namespace) -> BoundedLoss | None:
-    """What averages the gradients; None: DistributedDataParallel's own all-reduce."""
-    if given.protocol == "gloo":
+def exchange(options: argparse.Namespace) -> BoundedLoss | None:
+    """Makes the hook; None: DistributedDataParallel's own all-reduce averages."""
+    if options.protocol == "gloo":
         return None
-    options = {key: getattr(given, key) for key in ("collective", "mode", "rate_bps", "interface")}
-    return BoundedLoss(given.protocol, insecure=given.insecure, **options)
+    keys = ("collective", "mode", "rate_bps", "interface", "insecure")
+    return BoundedLoss(options.protocol, **{key: getattr(options, key) for key in keys})
 
 
-def train(given: argparse.Namespace) -> None:
+def train(options: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    net = model(given.width).to(device())
+    net = model(options.width).to(device())
     ddp = DistributedDataParallel(net)
     optimiser = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     parts: dict[str, Any] = {"model": net, "optimiser": optimiser}
-    if state := exchange(given):
+    if state := exchange(options):
         ddp.register_comm_hook(state, state.hook)
         parts["exchange"] = state
 
-    first, file = 0, given.checkpoint and given.checkpoint / f"rank-{rank}.pt"
+    first, file = 0, options.checkpoint and options.checkpoint / f"rank-{rank}.pt"
     if file and file.exists():
         saved = torch.load(file, weights_only=True)
         first = saved.pop("epoch")
         for name, part in parts.items():
             part.load_state_dict(saved[name])
-    tests = [each.to(device()) for each in draw(1000, seed=10**6)]
-    for epoch in range(first, given.epochs):
-        images, digits = (each.to(device()) for each in draw(given.images, seed=epoch))
+    tests = [tensor.to(device()) for tensor in draw(1000, seed=10**6)]
+    for epoch in range(first, options.epochs):
+        images, digits = (tensor.to(device()) for tensor in draw(options.images, seed=epoch))
         began_s = time.monotonic()
-        for start in range(0, given.images - world * 32 + 1, world * 32):
+        for start in range(0, options.images - world * 32 + 1, world * 32):
             optimiser.zero_grad()
             chosen = slice(start + rank * 32, start + rank * 32 + 32)
             nn.functional.cross_entropy(ddp(images[chosen]), digits[chosen]).backward()
@@ -131,8 +131,8 @@ def train(given: argparse.Namespace) -> None:
 
 def run(train: Callable[[], None]) -> int:
     """Train in the process group that torchrun describes; returns the exit status."""
-    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # for NCCL
-    dist.init_process_group("nccl" if enough else "gloo")
+    one_each = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    dist.init_process_group("nccl" if one_each else "gloo")
     try:
         train()
     except (InputError, PeerLost) as error:
@@ -143,5 +143,5 @@ def run(train: Callable[[], None]) -> int:
 
 
 if __name__ == "__main__":
-    given = arguments()
-    sys.exit(run(lambda: train(given)))
+    options = arguments()
+    sys.exit(run(lambda: train(options)))

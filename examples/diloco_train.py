@@ -35,27 +35,27 @@ def arguments() -> argparse.Namespace:
 
 
 def inner_steps(net: nn.Module, optimiser: torch.optim.Optimizer, every: int, seed: int) -> None:
-    """What a rank does by itself."""
-    images, digits = (each.to(device()) for each in draw(every * BATCH, seed))
+    """Trains a rank by itself."""
+    images, digits = (tensor.to(device()) for tensor in draw(every * BATCH, seed))
     for chosen in torch.arange(every * BATCH, device=device()).split(BATCH):
         optimiser.zero_grad()
         nn.functional.cross_entropy(net(images[chosen]), digits[chosen]).backward()
         optimiser.step()
 
 
-def train(given: argparse.Namespace) -> None:
+def train(options: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)  # equal weights on all ranks
-    net = model(given.width).to(device())
-    inner = torch.optim.AdamW(net.parameters(), lr=given.inner_rate)
+    net = model(options.width).to(device())
+    inner = torch.optim.AdamW(net.parameters(), lr=options.inner_rate)
     weights = nn.Parameter(parameters_to_vector(net.parameters()).detach().clone())
-    momentum = {"momentum": given.momentum, "nesterov": True}
-    outer = torch.optim.SGD([weights], lr=given.outer_rate, **momentum)
-    state = exchange(given)
-    tests = [each.to(device()) for each in draw(1000, seed=10**6)]
-    for number in range(given.rounds):
+    momentum = {"momentum": options.momentum, "nesterov": True}
+    outer = torch.optim.SGD([weights], lr=options.outer_rate, **momentum)
+    state = exchange(options)
+    tests = [tensor.to(device()) for tensor in draw(1000, seed=10**6)]
+    for number in range(options.rounds):
         began_s = time.monotonic()
-        inner_steps(net, inner, given.every, seed=number * world + rank)
+        inner_steps(net, inner, options.every, seed=number * world + rank)
         computed_s = time.monotonic() - began_s
         # A tensor of its own in each round: the mean takes its place.
         gradient = weights.detach() - parameters_to_vector(net.parameters()).detach()
@@ -66,7 +66,7 @@ def train(given: argparse.Namespace) -> None:
             gradient /= world
         weights.grad = gradient
         outer.step()
-        # A copy, since the model's parameters become views of what they are given.
+        # A copy, since the model's parameters become views of what they are options.
         vector_to_parameters(weights.detach().clone(), net.parameters())
         if rank == 0:
             with torch.no_grad():
@@ -82,5 +82,5 @@ def train(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    given = arguments()
-    sys.exit(run(lambda: train(given)))
+    options = arguments()
+    sys.exit(run(lambda: train(options)))

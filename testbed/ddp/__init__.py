@@ -3,8 +3,9 @@
     state = BoundedLoss("dblp")                # after init_process_group, on all ranks
     ddp.register_comm_hook(state, state.hook)
 
-Users make a `BoundedLoss`, whose options are in `settings`. `steps` takes the buckets, `exchange`
-divides them among the ranks that average, `owner` and `endpoint_thread` are the ends of that.
+`settings` has the options, `steps` takes buckets, `exchange` divides them among the ranks that
+average, `owner` and `endpoint_thread` are its ends. Imports torch, the transport, shared, fillings
+and the phase rule. To add one of PyTorch's hooks: a line in `settings.HOOKS`.
 """
 
 from testbed.ddp.bounded_loss import BoundedLoss

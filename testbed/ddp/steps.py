@@ -460,8 +460,7 @@ class Steps(Settings):
     def come_back(self) -> str:
         """A rank that returns: joins the others, and waits until rank 0 lets it take part.
 
-        Before, it takes two steps by itself, in which DDP chooses its buckets. Afterwards its
-        parameters must be those that rank 0 had when it gave the note that this returns.
+        Before, it takes two steps by itself, so DDP chooses its buckets. It returns rank 0's note.
         """
         with self._guarded():
             if self._opening is None or not self._is_away or self._known < KNOWN_AFTER:
