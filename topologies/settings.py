@@ -1,4 +1,4 @@
-"""What YAML may say about a topology: how many hosts, and what its links are like."""
+"""The keys of a topology: how many hosts, and what its links are like."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class LinkParameters(BaseModel):
 
 
 class TopologyParameters(LinkParameters):
-    """What every topology has; the keys of a link are those of all links not named in it."""
+    """The keys of every topology; the keys of a link are those of all links not named in it."""
 
     name: str = Field(description="the topology's name, or a reference to a user's own code")
     workers: int = Field(

@@ -1,4 +1,4 @@
-"""What touches a host: `straggler` slows its processor or its link, `crash` kills a process."""
+"""Acts on a host: `straggler` slows its processor or its link, `crash` kills a process."""
 
 from __future__ import annotations
 

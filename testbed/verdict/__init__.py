@@ -1,4 +1,4 @@
-"""What makes a run believable: calibration before it, samples and counters during it, then gates.
+"""Makes a run believable: calibration before it, samples and counters during it, then gates.
 
 `calibration` measures every path and queue of the idle network. `sampler`, a process of its own,
 fills `samples/`. `run_observer` reads counters and watches the processor while the run goes on, and

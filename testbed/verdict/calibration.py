@@ -118,7 +118,7 @@ class QueueCalibration:
 
     @property
     def error(self) -> float | None:
-        """How far beyond or short of the limit the full queue was, as a share of the limit."""
+        """The distance of the full queue from its limit, as a share of it."""
         if self.peak_bytes is None:
             return None
         beyond = self.peak_bytes - self.limit_bytes

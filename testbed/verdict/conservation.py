@@ -232,7 +232,7 @@ def close(
 
 
 class _Differences:
-    """What happened between two readings, from their counters."""
+    """The counts between two readings."""
 
     def __init__(
         self,

@@ -177,7 +177,7 @@ class Tail:
 
 
 class Flow(NamedTuple):
-    """What one host sends to another; of TCP, through one connection."""
+    """The traffic of one host to another; of TCP, through one connection."""
 
     host: str
     peer: str

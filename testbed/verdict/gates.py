@@ -406,7 +406,7 @@ STOPPING: tuple[Outcome, ...] = ("failed", "not measured")  # with these a run d
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was measured for a gate."""
+    """The measurement for a gate."""
 
     value: float | None = None  # the worst; None: nothing was, or nothing had to be
     where: str = ""
@@ -453,7 +453,7 @@ class Gate:
         return self.outcome in STOPPING and self.decides
 
     def sentence(self) -> str:
-        """What it found, for the reason of a run's status."""
+        """Say what it found, for the reason of a run's status."""
         if self.value is None:
             return f"{self.name} {self.outcome}: {self.note}"
         place = f" ({self.where})" if self.where else ""
@@ -499,7 +499,7 @@ def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> 
     elif value is None:
         outcome = "not applicable"
     # A looser limit decides, but is told.
-    waived = [each for each in entry.limits if each in limits["waive"]]
+    waived = [key for key in entry.limits if key in limits["waive"]]
     loose = [
         f"{each}, by a limit of {limits[each]:g} instead of {DEFAULTS[each]:g}"
         for each in entry.limits

@@ -41,7 +41,7 @@ class Log:
 
 
 class LinkChanges:
-    """What was changed, in order."""
+    """The changes, in order."""
 
     def __init__(self, records: Sequence[Mapping[str, Any]] = ()) -> None:
         self._records = list(records)
@@ -69,13 +69,13 @@ class LinkChanges:
         return replace(link.shape, **{key: int(value) for key, value in last.items()})
 
     def spans(self, way: Way) -> list[tuple[float, float]]:
-        return [(each["sent_s"], each["acknowledged_s"]) for each in self._of_way(way)]
+        return [(record["sent_s"], record["acknowledged_s"]) for record in self._of_way(way)]
 
     def rates(self, way: Way) -> list[Change]:
         return [
-            (each["sent_s"], each["acknowledged_s"], each["rate_bps"])
-            for each in self._of_way(way)
-            if "rate_bps" in each["set"]
+            (record["sent_s"], record["acknowledged_s"], record["rate_bps"])
+            for record in self._of_way(way)
+            if "rate_bps" in record["set"]
         ]
 
     @property
@@ -86,10 +86,10 @@ class LinkChanges:
 
     def _last(self, way: Way, keys: Collection[str], until_s: float = math.inf) -> dict[str, Any]:
         return {
-            key: each[key]
-            for each in self._of_way(way)
+            key: record[key]
+            for record in self._of_way(way)
             for key in keys
-            if key in each["set"] and each["acknowledged_s"] <= until_s
+            if key in record["set"] and record["acknowledged_s"] <= until_s
         }
 
     def _of_way(self, way: Way) -> list[Mapping[str, Any]]:

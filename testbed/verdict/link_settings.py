@@ -1,4 +1,4 @@
-"""Whether the kernel shapes every link as configured: before, during and after the training."""
+"""Checks that the kernel shapes every link as configured: before, during and after the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the links did while the run trained, from the samples of their queues."""
+"""Judges what links did while the run trained, from the samples of their queues."""
 
 from __future__ import annotations
 

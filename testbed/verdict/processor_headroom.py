@@ -1,4 +1,4 @@
-"""Whether the emulator had the processor when it wanted it, and no part of it stood still."""
+"""Checks that the emulator had the processor when it needed it, and that no part stood still."""
 
 from __future__ import annotations
 

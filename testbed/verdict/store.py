@@ -70,10 +70,10 @@ class ChunkedTable:
 
         own = self._memory.dtype.names
         new = {name: kind for name, kind in schema.items() if name not in own}
-        known = pl.DataFrame(names, new).with_row_index(number)
+        named = pl.DataFrame(names, new).with_row_index(number)
 
         def decode(frame: pl.DataFrame) -> pl.DataFrame:
-            joined = frame.join(known, on=number, how="left", maintain_order="left")
+            joined = frame.join(named, on=number, how="left", maintain_order="left")
             return joined.select(pl.col(name).cast(kind) for name, kind in schema.items())
 
         self._write()

@@ -98,7 +98,7 @@ def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("1\n5-2\n", "some.mask: line 2: '5-2': ends before it begins; valid: an index"),
         ("# a\n\n-3", "some.mask: line 3: '-3'; valid: an index such as 12, a range such as"),
@@ -109,14 +109,14 @@ def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences)
         ("1\n3-40000\n1-40000\n", "some.mask: more than 65536 packets are lost"),
     ],
 )
-def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
+def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, message):
     (tmp_path / "some.mask").write_text(text)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         loss.read_mask("some.mask", [tmp_path])
 
 
 @pytest.mark.parametrize(
-    ("when", "sections", "said"),
+    ("when", "sections", "message"),
     [
         ({"rounds": [3, 5]}, 3, "mask: losses for 3 occurrences; valid: for 2, as many"),
         ({"rounds": [3], "leg": "both"}, 3, "losses for 3 .* valid: for 2,"),
@@ -125,14 +125,14 @@ def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, said):
         ({"rounds": {"every": 3}}, 5, "valid: for 4,"),
     ],
 )
-def test_a_mask_for_more_occurrences_than_there_are_is_refused(tmp_path, when, sections, said):
+def test_a_mask_for_more_occurrences_than_there_are_is_refused(tmp_path, when, sections, message):
     (tmp_path / "some.mask").write_text(
         "next\n".join(f"{section}\n" for section in range(sections))
     )
     document = {"kind": "loss", "mask": "some.mask", **when}
     found = LossParameters.model_validate(document, context={"folders": [tmp_path]})
-    if not said:
+    if not message:
         assert found.resolved(seed=1, rounds=10)["lost_packets"].count(";") == sections - 1
         return
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         found.resolved(seed=1, rounds=10)

@@ -21,8 +21,8 @@ PLACES = impairment_plan.Places(
 
 def resolved(*entries):
     """By default one entry without keys of its own."""
-    given = {"kind": "sender-drop", "rounds": [1], "q": 0.7}
-    parsed = [SenderDropParameters.model_validate(given | entry) for entry in entries or ({},)]
+    keys = {"kind": "sender-drop", "rounds": [1], "q": 0.7}
+    parsed = [SenderDropParameters.model_validate(keys | entry) for entry in entries or ({},)]
     return impairment_plan.resolve(parsed, PLACES, rounds=5, seed=1)
 
 

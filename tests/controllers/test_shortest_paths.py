@@ -13,9 +13,9 @@ from testbed.lab.paths import directions
 from testbed.run.simulated_network import describe
 
 
-def network(**given: Any) -> dict[str, Any]:
+def network(**keys: Any) -> dict[str, Any]:
     """A topology as the lab describes it to the controller."""
-    description = describe(topologies.parse(given)).as_json()
+    description = describe(topologies.parse(keys)).as_json()
     for name, host in description["hosts"].items():
         host["mac"] = f"mac-{name}"
     return description
@@ -94,16 +94,16 @@ def test_a_failed_link_is_gone_around_and_the_rest_stays():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "keys",
     [
         {"name": "leaf-spine", "workers": 3, "leaves": 3, "spines": 2},
         {"name": "fat-tree", "k": 4, "workers": 4},
     ],
-    ids=lambda given: given["name"],
+    ids=lambda keys: keys["name"],
 )
-def test_no_order_of_one_wave_s_changes_makes_a_loop(given):
+def test_no_order_of_one_wave_s_changes_makes_a_loop(keys):
     """Also with only some of a wave in force, on the way to a failure and back."""
-    fabric = network(**given)
+    fabric = network(**keys)
     hosts = list(fabric["hosts"])
     core = [link for link in fabric["links"] if link["first"]["node"] in fabric["switches"]]
     for link in core[::5]:

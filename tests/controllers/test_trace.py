@@ -68,7 +68,7 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("t_s,rate_mbps\n0,1\n", "some.csv: line 1: columns t_s, rate_mbps; valid: t_s and"),
         ("t_s,rate_bps\n0,20Mbit\n", "line 2: rate_bps: '20Mbit': valid: a number, without"),
@@ -87,8 +87,8 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms):
         ),
     ],
 )
-def test_a_wrong_file_is_told_by_line_column_and_value(tmp_path, text, said):
-    with pytest.raises(ValidationError, match=said):
+def test_a_wrong_file_is_told_by_line_column_and_value(tmp_path, text, message):
+    with pytest.raises(ValidationError, match=message):
         trace(tmp_path, text)
 
 

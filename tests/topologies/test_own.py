@@ -129,7 +129,7 @@ def test_a_number_of_hosts_that_does_not_fit_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("written", "expected"),
     [
         ("bw=0.5", {"rate_bps": 500_000}),
         ("delay='100us', jitter='0.05ms'", {"delay_s": 1e-4, "jitter_s": 5e-5}),
@@ -141,8 +141,8 @@ def test_a_number_of_hosts_that_does_not_fit_is_said(tmp_path):
         ("rate_bps=3_000_000, delay_s=0.001", {"rate_bps": 3_000_000, "delay_s": 0.001}),
     ],
 )
-def test_options_of_a_link(tmp_path, given, expected):
-    text = SIMPLE_PERF.replace("bw=10, delay='5ms', loss=10, use_htb=True", given)
+def test_options_of_a_link(tmp_path, written, expected):
+    text = SIMPLE_PERF.replace("bw=10, delay='5ms', loss=10, use_htb=True", written)
     options = built(tmp_path, text, n=3).link_options()["server--s1"]
     assert {key: options[key] for key in expected} == pytest.approx(expected)
 
@@ -232,8 +232,8 @@ def test_a_plain_topo_keeps_its_names_links_and_ports():
 
 
 def test_a_topology_of_the_lab_stays_the_same():
-    given = {"name": "leaf-spine", "workers": 4, "core": {"delay_s": 0.002}}
-    first = topologies.build(topologies.parse(given))
+    options = {"name": "leaf-spine", "workers": 4, "core": {"delay_s": 0.002}}
+    first = topologies.build(topologies.parse(options))
     assert rebuilt(first).link_options() == first.link_options()
     assert rebuilt(first).ports == first.ports
 

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 import topologies
 
 
-def built(**given):
-    return topologies.build(topologies.parse(given))
+def built(**keys):
+    return topologies.build(topologies.parse(keys))
 
 
 @pytest.mark.parametrize(
-    ("given", "switches", "links"),
+    ("keys", "switches", "links"),
     [
         ({"name": "star", "workers": 3}, 1, 4),
         ({"name": "dumbbell", "workers": 3}, 2, 5),
@@ -24,8 +24,8 @@ def built(**given):
         ({"name": "star", "workers": 2, "extra_hosts": 2}, 1, 5),
     ],
 )
-def test_has_the_nodes_and_links_that_its_name_promises(given, switches, links):
-    topology = built(**given)
+def test_has_the_nodes_and_links_that_its_name_promises(keys, switches, links):
+    topology = built(**keys)
     assert len(topology.switches()) == switches
     assert len(topology.links()) == links
     assert networkx.is_connected(topology.as_graph())
@@ -54,8 +54,8 @@ def test_a_clos_network_has_the_rates_of_its_oversubscription():
 
 
 def test_a_second_queue_is_told_where_there_is_one_and_changes_no_key_where_there_is_none():
-    given = {"name": "leaf-spine", "workers": 3, "core": {"priority_queue_bytes": 60_000}}
-    options = built(**given).link_options()
+    keys = {"name": "leaf-spine", "workers": 3, "core": {"priority_queue_bytes": 60_000}}
+    options = built(**keys).link_options()
     found = {name: option.get("priority_queue_bytes") for name, option in options.items()}
     assert found["leaf-1--spine-1"] == 60_000
     assert found["worker-1--leaf-2"] is None
@@ -65,11 +65,11 @@ def test_a_second_queue_is_told_where_there_is_one_and_changes_no_key_where_ther
 
 def test_the_longest_round_trip_is_that_of_the_farthest_two_hosts():
     """Compared with a search from every host."""
-    given = {"name": "leaf-spine", "workers": 7, "leaves": 3, "spines": 2, "delay_s": 0.001}
+    keys = {"name": "leaf-spine", "workers": 7, "leaves": 3, "spines": 2, "delay_s": 0.001}
     links = {"worker-3--leaf-1": {"delay_s": 0.02}, "leaf-2--spine-1": {"delay_s": 0.007}}
     links |= {"worker-6--leaf-1": {"delay_s": 0.05}}
     for changes in ({}, {"links": links}, {"workers": 1, "delay_s": 0.0}):
-        topology = built(**{**given, **changes})
+        topology = built(**{**keys, **changes})
         graph = topology.as_graph()
         for _, _, edge in graph.edges(data=True):
             edge["cost"] = 1e6 + edge["delay_s"]
@@ -89,10 +89,10 @@ def test_thousands_of_hosts_are_built_in_seconds():
 
 @pytest.mark.parametrize("name", sorted(set(topologies.TOPOLOGIES) - {"graph"}))
 def test_names_and_datapath_ids_are_the_same_each_time_and_fit_the_kernel(name):
-    given = {"name": name, "workers": 64, "extra_hosts": 32}
+    keys = {"name": name, "workers": 64, "extra_hosts": 32}
     if name == "fat-tree":
-        given |= {"k": 8}
-    first, second = built(**given), built(**given)
+        keys |= {"k": 8}
+    first, second = built(**keys), built(**keys)
     assert first.links(withInfo=True) == second.links(withInfo=True)
     ids = [first.nodeInfo(switch)["dpid"] for switch in first.switches()]
     assert len(set(ids)) == len(ids)
@@ -135,7 +135,7 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
 
 # Further mistakes: `tests/cli/wrong_inputs.yaml`.
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("keys", "expected"),
     [
         (
             {"name": "star", "priority_queue_bytes": 30_000, "ecn_threshold_bytes": 30_000},
@@ -145,7 +145,7 @@ def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts()
         ({"name": "fat-tree", "k": 4, "workers": 16}, "room for 16 hosts, not for 17"),
     ],
 )
-def test_what_is_wrong_is_said(given, expected):
+def test_what_is_wrong_is_said(keys, expected):
     with pytest.raises(ValueError) as caught:
-        topologies.parse(given)
+        topologies.parse(keys)
     assert expected in str(caught.value)

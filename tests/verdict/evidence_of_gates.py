@@ -1,4 +1,4 @@
-"""What a faithful lab leaves for the gates to judge, with what a test changes in it."""
+"""The evidence that a faithful lab leaves for the gates, with what a test changes in it."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ def stopping(**changes):
     return {gate.key: gate.outcome for gate in judged(**changes) if gate.stops}
 
 
-def gate_of(key: str, *, limits: Any = None, impairments: Any = (), **given: Any) -> Gate:
-    """What one gate finds in the evidence that it needs."""
+def gate_of(key: str, *, limits: Any = None, impairments: Any = (), **facts: Any) -> Gate:
+    """Judge by one gate, with the evidence that it needs."""
     config = {"limits": Limits(**(limits or {})).model_dump(), "impairments": list(impairments)}
-    (gate,) = judge(config, only=key, **given)
+    (gate,) = judge(config, only=key, **facts)
     return gate

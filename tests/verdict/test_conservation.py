@@ -77,7 +77,7 @@ def counters(
     Its kernel does not deliver `inside` of these, and counts `errors`.
     """
     of_ip = {f"Ip.{key}": count for key, count in errors.items()}
-    wanted = packets - socket_drops if offered is None else offered
+    matched = packets - socket_drops if offered is None else offered
     left = (packets - socket_drops) - drops - given_up
     arrived = left - refused_by_b - delay_drops if at_b is None else at_b
     namespaces: dict[int | None, NamespaceCounters] = {
@@ -103,7 +103,7 @@ def counters(
     }
     flows = [
         Flow(identity=b"to a", ports=(1,), packets=0),
-        Flow(identity=b"to b", ports=(2,), packets=wanted, since_s=(made_at_s, made_at_s + 0.1)),
+        Flow(identity=b"to b", ports=(2,), packets=matched, since_s=(made_at_s, made_at_s + 0.1)),
     ]
     entered = packets - socket_drops if lookups is None else lookups
     switch = SwitchCounters(
@@ -128,7 +128,7 @@ def counters(
     )
 
 
-def books(events=(), *, whole=True, before=None, network=NETWORK, **after):
+def closed(events=(), *, whole=True, before=None, network=NETWORK, **after):
     first = counters(whole=whole, **(before or {}))
     return conservation.close(network, first, counters(whole=whole, **after), list(events))
 
@@ -143,25 +143,25 @@ def gate(closed, key):
 
 @pytest.mark.parametrize("drops", [{}, {"drops": 40, "injected": 960, "at_b": 4000}])
 def test_counted_drops_are_explained(drops):
-    found = books(packets=5000, **drops)
-    assert found.worst()[0] == 0
-    to_b = link(found, "b--s1", "s1")
+    ledgers = closed(packets=5000, **drops)
+    assert ledgers.worst()[0] == 0
+    to_b = link(ledgers, "b--s1", "s1")
     assert to_b.offered == 5000 == to_b.queue_drops + to_b.injected + to_b.received
     assert (to_b.queue_drops, to_b.injected) == ((40, 960) if drops else (0, 0))
     for key in ("conservation", "emulator_losses"):
-        assert gate(found, key).outcome == "passed"
+        assert gate(ledgers, key).outcome == "passed"
 
 
 def test_of_two_queues_below_a_second_shaper_no_drop_counts_twice():
     before, after = counters(), counters(packets=5000, drops=40)
-    for each in (before, after):
-        root, low = each.namespaces[None].queues["s1-eth2"]
+    for reading in (before, after):
+        root, low = reading.namespaces[None].queues["s1-eth2"]
         inner, high = replace(root, is_root=False), replace(low, drops=0)
-        each.namespaces[None].queues["s1-eth2"] = [root, inner, high, low]
-    found = conservation.close(NETWORK, before, after, [])
-    to_b = link(found, "b--s1", "s1")
+        reading.namespaces[None].queues["s1-eth2"] = [root, inner, high, low]
+    ledgers = conservation.close(NETWORK, before, after, [])
+    to_b = link(ledgers, "b--s1", "s1")
     assert (to_b.queue_drops, to_b.sent) == (40, 4960)
-    assert found.worst()[0] == 0
+    assert ledgers.worst()[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_of_two_queues_below_a_second_shaper_no_drop_counts_twice():
     ],
 )
 def test_a_leak_shows_where_it_is(after, where, unexplained):
-    found = books(packets=5000, **after)
-    shares = {f"{each.link} from {each.sender}": each.share for each in found.links}
-    shares |= {f"switch {switch.switch}": switch.share for switch in found.switches}
-    assert shares[where] == found.worst()[0] == pytest.approx(unexplained / 5000, rel=0.01)
+    ledgers = closed(packets=5000, **after)
+    shares = {f"{ledger.link} from {ledger.sender}": ledger.share for ledger in ledgers.links}
+    shares |= {f"switch {switch.switch}": switch.share for switch in ledgers.switches}
+    assert shares[where] == ledgers.worst()[0] == pytest.approx(unexplained / 5000, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -193,23 +193,23 @@ def test_a_leak_shows_where_it_is(after, where, unexplained):
     ],
 )
 def test_what_the_emulator_lost_is_explained_and_stops_the_run(after, part, lost):
-    found = books(packets=5000, **after)
-    assert gate(found, "conservation").outcome == "passed"
-    refused = gate(found, "emulator_losses")
+    ledgers = closed(packets=5000, **after)
+    assert gate(ledgers, "conservation").outcome == "passed"
+    refused = gate(ledgers, "emulator_losses")
     assert (refused.outcome, refused.value, refused.where) == ("failed", lost, part)
 
 
 def test_a_refusal_explains_itself_alone():
-    found = books(packets=5000, drops=1000, given_up=1)
-    assert link(found, "b--s1", "s1").missing_before == 1
-    assert found.switches[0].missing_after == 1
-    assert found.most_hidden()[0] == 0
+    ledgers = closed(packets=5000, drops=1000, given_up=1)
+    assert link(ledgers, "b--s1", "s1").missing_before == 1
+    assert ledgers.switches[0].missing_after == 1
+    assert ledgers.most_hidden()[0] == 0
 
 
 def test_where_a_refusal_stands_for_a_batch_there_are_no_accounts_once_a_queue_refused_a_packet():
-    assert gate(books(packets=5000, whole=False), "conservation").outcome == "passed"
+    assert gate(closed(packets=5000, whole=False), "conservation").outcome == "passed"
     with pytest.raises(ValueError, match=r"refused 3 packets .* batches uncounted; .* Linux 5\.16"):
-        books(packets=5000, drops=3, whole=False)
+        closed(packets=5000, drops=3, whole=False)
 
 
 IN_KERNEL = replace(NETWORK, datapath="kernel")
@@ -217,25 +217,25 @@ LOST_INTO_SWITCH = {"counts_as": "loss", "action": "end", "target": "a->s1", "dr
 
 
 def test_in_the_kernel_an_impairment_s_drops_come_after_the_port_s_count():
-    found = books(
+    ledgers = closed(
         [LOST_INTO_SWITCH], packets=5000, lookups=4950, offered=4950, given_up=50, network=IN_KERNEL
     )
-    assert found.worst() == (0, "")
-    to_switch, switch = link(found, "a--s1", "a"), found.switches[0]
+    assert ledgers.worst() == (0, "")
+    to_switch, switch = link(ledgers, "a--s1", "a"), ledgers.switches[0]
     assert (to_switch.injected, to_switch.received, switch.arrived) == (50, 4950, 4950)
     for vanished in (10, -10):  # between port and tables
         left = {"lookups": 5000 - vanished, "offered": 5000 - vanished, "given_up": vanished}
-        found = books(packets=5000, **left, network=IN_KERNEL)
-        assert found.switches[0].missing_before == vanished
-        assert gate(found, "conservation").outcome == "failed"
+        ledgers = closed(packets=5000, **left, network=IN_KERNEL)
+        assert ledgers.switches[0].missing_before == vanished
+        assert gate(ledgers, "conservation").outcome == "failed"
 
 
 def test_first_packets_that_the_daemon_was_too_late_for_stop_the_run():
-    found = books(packets=5000, lost_upcalls=3, network=IN_KERNEL)
-    refused = gate(found, "emulator_losses")
+    ledgers = closed(packets=5000, lost_upcalls=3, network=IN_KERNEL)
+    refused = gate(ledgers, "emulator_losses")
     assert (refused.outcome, refused.value) == ("failed", 3)
     assert refused.where == "the kernel's datapath: first packets of flows"
-    assert found.as_json()["lost_upcalls"] == 3
+    assert ledgers.as_json()["lost_upcalls"] == 3
 
 
 def down(target):
@@ -245,46 +245,46 @@ def down(target):
 def test_a_link_that_goes_down_excuses_itself_and_no_other():
     lost = {"packets": 5000, "given_up": 50}
     for target in ("b", "b->s1", "s1->b"):
-        found = books([down(target)], **lost)
-        to_b, switch = link(found, "b--s1", "s1"), found.switches[0]
+        ledgers = closed([down(target)], **lost)
+        to_b, switch = link(ledgers, "b--s1", "s1"), ledgers.switches[0]
         assert (to_b.hidden, to_b.unexplained) == (50, 0)
         assert (switch.hidden, switch.unexplained) == (50, 0)
-        note = gate(found, "conservation").note
+        note = gate(ledgers, "conservation").note
         assert "up to 50 packets (1.01% of the traffic)" in note
-    elsewhere = books([down("a")], **lost)
+    elsewhere = closed([down("a")], **lost)
     assert link(elsewhere, "b--s1", "s1").missing_before == 50
     assert elsewhere.switches[0].unexplained == 50
     # A packet too many is none that a link took with it.
-    assert link(books([down("b")], packets=5000, at_b=5010), "b--s1", "s1").missing_after == -10
-    assert gate(books([down("b")], packets=5000, refused_by_b=9), "emulator_losses").value == 0
+    assert link(closed([down("b")], packets=5000, at_b=5010), "b--s1", "s1").missing_after == -10
+    assert gate(closed([down("b")], packets=5000, refused_by_b=9), "emulator_losses").value == 0
 
 
 def test_what_came_by_a_link_that_went_down_may_miss_the_tables_or_their_entries():
     lost = {"packets": 5000, "lookups": 4990, "offered": 4990, "given_up": 10}
-    switch = books([down("a")], **lost).switches[0]
+    switch = closed([down("a")], **lost).switches[0]
     assert (switch.hidden, switch.unexplained) == (10, 0)
-    assert books([down("b")], **lost).switches[0].missing_before == 10  # nothing came by that
+    assert closed([down("b")], **lost).switches[0].missing_before == 10  # nothing came by that
     # A changed route counts misses, which may have been forwarded; no more than those.
     missed = {"packets": 5000, "misses": 30}
     for target in ("a", "b"):
-        switch = books([down(target)], **missed).switches[0]
+        switch = closed([down(target)], **missed).switches[0]
         assert (switch.table_misses, switch.unexplained, switch.hidden) == (30, 0, 30)
-    assert books(**missed).switches[0].missing_after == -30
-    assert books([down("a")], **missed, given_up=-7).switches[0].missing_after == -7
+    assert closed(**missed).switches[0].missing_after == -30
+    assert closed([down("a")], **missed, given_up=-7).switches[0].missing_after == -7
 
 
 def test_entries_that_were_made_anew_count_for_nothing():
-    found = books(packets=5000, given_up=50, made_at_s=3.0)  # and removed before
-    to_b = link(found, "b--s1", "s1")
+    ledgers = closed(packets=5000, given_up=50, made_at_s=3.0)  # and removed before
+    to_b = link(ledgers, "b--s1", "s1")
     assert (to_b.offered, to_b.missing_before) == (None, 0)
-    assert found.switches[0].missing_after == 50  # the switch's own equation needs no entries
+    assert ledgers.switches[0].missing_after == 50  # the switch's own equation needs no entries
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_packets_that_moved_at_a_reading_leave_nothing_measured(at):
-    found = books(**({"before": {"idle": False}} if at == "before" else {"idle": False}))
+    ledgers = closed(**({"before": {"idle": False}} if at == "before" else {"idle": False}))
     for key in ("conservation", "emulator_losses"):
-        assert gate(found, key).outcome == "not measured"
+        assert gate(ledgers, key).outcome == "not measured"
         assert gate(None, key).outcome == "not measured"
 
 
@@ -292,14 +292,14 @@ def test_counters_of_32_bits_may_begin_again():
     assert conservation.grown((1 << 32) - 5, 3) == 8
     assert conservation.grown(1 << 33, (1 << 33) + 7) == 7
     assert conservation.grown(100, 40) == -60  # a queue that was replaced
-    found = books(
+    ledgers = closed(
         before={"drops_began_at": (1 << 32) - 10},
         packets=5000,
         drops=40,
         drops_began_at=(1 << 32) - 10,
     )
-    assert link(found, "b--s1", "s1").queue_drops == 40
-    assert link(found, "b--s1", "s1").unexplained == 0
+    assert link(ledgers, "b--s1", "s1").queue_drops == 40
+    assert link(ledgers, "b--s1", "s1").unexplained == 0
 
 
 def test_a_blackout_leaves_no_account_per_port_but_one_per_switch():
@@ -310,19 +310,19 @@ def test_a_blackout_leaves_no_account_per_port_but_one_per_switch():
         "target": "b",
         "dropped": 0,
     }
-    found = books([event], packets=5000)
-    assert link(found, "b--s1", "s1").offered is None
-    assert found.switches[0].unexplained == 0
-    surplus = books([event | {"dropped": 10}], packets=5000).switches[0]
+    ledgers = closed([event], packets=5000)
+    assert link(ledgers, "b--s1", "s1").offered is None
+    assert ledgers.switches[0].unexplained == 0
+    surplus = closed([event | {"dropped": 10}], packets=5000).switches[0]
     assert (surplus.missing_after, surplus.unexplained) == (-10, 10)
-    elsewhere = books([event | {"details": {"switch": "s2"}}], packets=5000)
+    elsewhere = closed([event | {"details": {"switch": "s2"}}], packets=5000)
     assert link(elsewhere, "b--s1", "s1").offered == 5000
 
 
 def test_drops_that_nobody_could_measure_leave_no_accounts():
     event = {"name": "dark", "action": "end", "details": {"not_measured": "s1 has reconnected"}}
     with pytest.raises(ValueError, match="what dark dropped is not known: s1 has reconnected"):
-        books([event], packets=5000)
+        closed([event], packets=5000)
 
 
 @pytest.mark.parametrize(
@@ -338,10 +338,10 @@ def test_drops_that_nobody_could_measure_leave_no_accounts():
     ],
 )
 def test_what_a_host_s_kernel_drops_uncounted_is_unexplained(changes, vanished):
-    found = conservation.close(NETWORK, counters(), counters(packets=100_000, **changes), [])
-    assert {each.host: each.vanished for each in found.hosts} == {"a": 0, "b": vanished}
+    ledgers = conservation.close(NETWORK, counters(), counters(packets=100_000, **changes), [])
+    assert {host.host: host.vanished for host in ledgers.hosts} == {"a": 0, "b": vanished}
     share = vanished / 100_000
-    assert found.worst() == ((share, "the kernel of b") if vanished else (0.0, ""))
+    assert ledgers.worst() == ((share, "the kernel of b") if vanished else (0.0, ""))
 
 
 class Scripted(CounterReader):
@@ -368,8 +368,8 @@ class Scripted(CounterReader):
 def test_what_moves_while_counters_are_read_is_read_again():
     # Two looks until it is idle, one after the reading: a packet came, so all begins anew.
     reader = Scripted([5, 5, 6, 6, 6, 6])
-    found: Any = reader.read()
-    assert (found.sent, found.idle) == (6, True)
+    ledgers: Any = reader.read()
+    assert (ledgers.sent, ledgers.idle) == (6, True)
     assert reader.readings == 2
 
 
@@ -398,5 +398,5 @@ def test_frames_in_flight_are_waited_for_whoever_delays_them(slow_by):
             yield 5 if time.monotonic() - began_s < 0.3 else 6
 
     reader = Scripted(sent(), SimpleNamespace(**delays))
-    found: Any = reader.read(0.3 if slow_by == "hand" else 0.0)
-    assert (found.sent, found.idle) == (6, True)
+    ledgers: Any = reader.read(0.3 if slow_by == "hand" else 0.0)
+    assert (ledgers.sent, ledgers.idle) == (6, True)

@@ -152,7 +152,7 @@ def ledgers(*, sent: int, lost: int, sender: str = "s1", **changes: Any) -> Cons
 def judged(
     *events: dict[str, Any],
     link_loss: float = 0.0,
-    books: Conservation | None = None,
+    conservation: Conservation | None = None,
     changed: Collection[tuple[str, str]] = (),
     entries: Collection[dict[str, Any]] = (),
 ) -> Any:
@@ -161,7 +161,7 @@ def judged(
         "loss_error",
         network=network_of(dataclasses.replace(LINK, loss=link_loss)),
         events=events,
-        ledgers=books,
+        ledgers=conservation,
         changes=LinkChanges(
             [
                 {"link": name, "from": sender, "set": ["loss"], "loss": 0.5, "acknowledged_s": 1.0}
@@ -215,15 +215,15 @@ def test_a_table_s_losses_are_exact():
 
 def test_a_link_s_own_loss_is_compared_in_each_direction():
     lossy: Any = {"link_loss": 0.05}
-    assert judged(**lossy, books=ledgers(sent=50_000, lost=2500)).outcome == "passed"
-    gate = judged(**lossy, books=ledgers(sent=50_000, lost=3000))
+    assert judged(**lossy, conservation=ledgers(sent=50_000, lost=2500)).outcome == "passed"
+    gate = judged(**lossy, conservation=ledgers(sent=50_000, lost=3000))
     assert (gate.outcome, gate.where) == ("failed", "server--s1 from s1")
     # What came too late for the relay was not lost by chance, but had no chance either.
     full = ledgers(sent=100_000, lost=2500, delay_drops=50_000)
-    assert judged(**lossy, books=full).outcome == "passed"
-    assert judged(**lossy, books=None).outcome == "not measured"
+    assert judged(**lossy, conservation=full).outcome == "passed"
+    assert judged(**lossy, conservation=None).outcome == "not measured"
     own = ended("mine", None, None, kind="./mine.py", counts_as="")
-    excused = judged(own, **lossy, books=ledgers(sent=50_000, lost=3000))
+    excused = judged(own, **lossy, conservation=ledgers(sent=50_000, lost=3000))
     assert excused.outcome == "not applicable"
     assert "./mine.py may have changed it" in excused.note
 
@@ -284,7 +284,7 @@ TRACE = {**AT_LINK, "kind": "trace", "length_s": 1}
     ],
 )
 def test_whatever_may_have_changed_a_link_s_loss_alone_excuses_it(options, outcome, words):
-    gate = judged(link_loss=0.05, books=ledgers(sent=50_000, lost=3000), **options)
+    gate = judged(link_loss=0.05, conservation=ledgers(sent=50_000, lost=3000), **options)
     assert gate.outcome == outcome
     assert words in gate.note
 
