@@ -2,7 +2,8 @@
 
 To add one: a line in `TOPOLOGIES`, and a `LabTopo` whose `build(parameters)` adds hosts, switches
 and links, and whose `Parameters` has its keys. A file of your own has `Topology` and `Parameters`;
-`plain` adapts a `Topo` that was written for Mininet alone.
+`plain` adapts a `Topo` that was written for Mininet alone. Imports Mininet, when used, and
+`testbed.shared`.
 """
 
 from __future__ import annotations
