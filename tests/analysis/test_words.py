@@ -13,7 +13,7 @@ from analysis.report import remarks
 from analysis.summary.document import summarise
 from analysis.tables import published_values, verdicts
 from analysis.tables.by_arm import main_table
-from analysis.tables.ratios import findings_table, first_finding
+from analysis.tables.ratios import findings_table, first_finding, ratio_table
 from analysis.tables.rendering import to_markdown
 from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import sweep
@@ -69,7 +69,11 @@ def test_a_headline_says_where_its_interval_includes_no_difference(tmp_path):
             burst_s=1.0,
             accuracy=0.9 + 0.02 * sign,
         )
-    table = findings_table(summary_of(tmp_path))
+    summary = summary_of(tmp_path)
+    p_values = [(r["p_value"], r["p_value_corrected"]) for r in ratio_table(summary).records]
+    smallest, corrected = min(pair for pair in p_values if pair[0])
+    assert corrected > 2 * smallest  # Holm: times as many as are not smaller
+    table = findings_table(summary)
     assert table.notes == []  # six seeds: no word of n
     ((_, latency, _, accuracy),) = table.rows
     assert latency.detail.startswith("dblp is faster")  # five times as long in every seed
