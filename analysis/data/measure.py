@@ -11,14 +11,7 @@ import polars as pl
 
 from analysis.data import logs
 from analysis.data.evidence import Run, impairment_kinds, pace, section
-from analysis.data.metrics import (
-    IMPAIRED,
-    LEGS,
-    METRICS,
-    TASK_METRICS,
-    TOLERANCE_VARIED,
-    describe,
-)
+from analysis.data.metrics import IMPAIRED, LEGS, METRICS, TASK_METRICS, TOLERANCE_VARIED, describe
 
 _DEVIATIONS = ("relative_error", "cosine")
 # Of a round: the workers' mean computing, the legs, the server's averaging with the last worker's

@@ -16,13 +16,7 @@ from analysis.data.metrics import TASK_METRICS, describe
 from analysis.figures import style
 from analysis.figures.style import ArmStyle
 from analysis.summary.document import CONTRASTED
-from analysis.summary.lookup import (
-    bounded_metric,
-    entry,
-    factors_text,
-    pairs,
-    points,
-)
+from analysis.summary.lookup import bounded_metric, entry, factors_text, pairs, points
 
 _LONG_LABEL = 8
 _PAPER_ALPHA = 0.22

@@ -20,13 +20,7 @@ from analysis.comparison import compare
 from analysis.data import kept_rows
 from analysis.data.evidence import Evidence, machine_text
 from analysis.data.load import load
-from analysis.data.metrics import (
-    ALL_BURSTS,
-    TASK_METRICS,
-    describe,
-    in_table,
-    is_tail_quantile,
-)
+from analysis.data.metrics import ALL_BURSTS, TASK_METRICS, describe, in_table, is_tail_quantile
 from analysis.report import remarks
 from analysis.report.writing import write_report
 from analysis.statistics import ENOUGH_SEEDS, Estimate, difference_interval, ratio_interval
@@ -37,14 +31,7 @@ from analysis.tables import rendering
 from analysis.tables.by_arm import main_table, metric_tables
 from analysis.tables.published_values import overview_table
 from analysis.tables.ratios import findings_table, point_tables
-from analysis.tables.rendering import (
-    Cell,
-    Table,
-    narrowed,
-    row,
-    to_markdown,
-    transposed,
-)
+from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, transposed
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = "experiments/results"

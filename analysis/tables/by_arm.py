@@ -13,13 +13,7 @@ from analysis.data.metrics import TASK_METRICS, describe, in_table
 from analysis.formatting import PERCENT, Unit, joined, metric_unit, number
 from analysis.statistics import ENOUGH_SEEDS, Estimate
 from analysis.summary import lookup
-from analysis.summary.lookup import (
-    entry,
-    factors_text,
-    is_of_several_tasks,
-    of_programs,
-    points,
-)
+from analysis.summary.lookup import entry, factors_text, is_of_several_tasks, of_programs, points
 from analysis.tables.rendering import Cell, Table, measured, missing, row, transposed
 
 WAIVED = "With waived gates: "  # begins a note; the cautions tell more of it

@@ -13,15 +13,7 @@ from analysis.report.html import to_html
 from analysis.statistics import Estimate
 from analysis.summary.document import summarise
 from analysis.tables.by_arm import main_table
-from analysis.tables.rendering import (
-    Cell,
-    Table,
-    narrowed,
-    to_csv,
-    to_latex,
-    to_markdown,
-    to_text,
-)
+from analysis.tables.rendering import Cell, Table, narrowed, to_csv, to_latex, to_markdown, to_text
 from analysis.tables.setup import arm_settings_table
 from tests.analysis.build import ResultsBuilder, texts_of
 
