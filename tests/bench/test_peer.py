@@ -92,9 +92,11 @@ def driven(checkout, source, **options):
 
 
 def test_an_implementation_that_works_gives_the_records_of_the_benchmark(checkout):
-    status, figures = driven(checkout, WORKS)
+    counted = 'open("transfers", "a").write("x")\n    return data'
+    status, figures = driven(checkout, WORKS.replace("return data", counted))
     assert status == "ok"
     assert [len(mine) for mine in figures.values()] == [3, 3]
+    assert (checkout / "transfers").read_text() == "x" * 4  # a warm-up is not measured
     for at_server in figures["server"]:
         assert at_server["chunks_received"] == at_server["chunk_count"] == ELEMENTS
         assert at_server["cpu_s"] > 0
