@@ -164,7 +164,7 @@ def _layout(run: Run) -> PayloadLayout:
         classes, shape = entry.published
     elif str(dataset.name) in _INPUTS:
         classes, shape = _INPUTS[str(dataset.name)]
-    elif isinstance(dataset, datasets.glyphs.Parameters):
+    elif isinstance(dataset, datasets.Glyphs):
         classes, shape = len(dataset.characters), (1, dataset.side, dataset.side)
     else:
         loaded = dataset.load(run.folder)

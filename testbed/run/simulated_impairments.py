@@ -1,7 +1,4 @@
-"""Impairments in virtual time: the controller's timeline, with another clock than the machine's.
-
-Most kinds are the lab's own classes, which act through `LabAccess` alone.
-"""
+"""Impairments in virtual time: the lab's own timeline and most of its kinds, by another clock."""
 
 from __future__ import annotations
 

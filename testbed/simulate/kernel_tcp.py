@@ -1,14 +1,8 @@
 """Kernel TCP by a model: a repair that does what TCP does, under a congestion control of ours.
 
-Its sender differs from those of our own repairs in what happens when ACKs stay out:
-
-* After two round trips of silence the latest segment goes once more, beyond the window (tail loss
-  probe, RFC 8985, section 7).
-* A retransmission timer (RFC 6298, Linux' minimum of 200 ms) then counts all in flight as lost.
-* Until what was outstanding at a loss has arrived, as much goes as was acknowledged, or twice as
-  much where the stream advances without another loss (as in RFC 6937).
-
-docs/how-to/simulate.md tells what it lacks of Linux'.
+When ACKs stay out, it sends the latest segment once more (tail loss probe, RFC 8985, section 7),
+and then counts all in flight as lost (RFC 6298, Linux' minimum of 200 ms). A recovery sends as much
+as was acknowledged (as in RFC 6937). docs/how-to/simulate.md tells what it lacks of Linux'.
 """
 
 import math

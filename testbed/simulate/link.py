@@ -212,9 +212,8 @@ class Link:
         seed: int = 0,
     ) -> None:
         """A link; without a queue where `rate_bps` is infinite."""
-        # Lost datagrams have been served. Jitter is the most that is added to the delay, so that
-        # datagrams overtake each other, unless they stay `in_order`: one that catches up comes out
-        # with that before it.
+        # Jitter is the most that is added to the delay, so that datagrams overtake each other,
+        # unless they stay `in_order`: one that catches up comes out with that before it.
         self.rate_bps = rate_bps
         self.jitter_s = jitter_s
         # Of datagrams that were served: all, those that found the queue full, those lost at random

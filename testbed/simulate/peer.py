@@ -26,9 +26,8 @@ _MOST_AHEAD = 1 << 13  # datagrams
 _NO_FRAMES, _NO_TIMES = np.empty((0, 0), np.uint8), np.empty(0)
 
 
-# Datagrams of which only the headers exist, for transfers whose contents nobody reads. Each row of
-# their array begins HEADER_BYTES after the one before, so the bytes behind a header are those of
-# the next ones. It takes the compiled library; without it datagrams are whole.
+# Datagrams of which only the headers exist, for transfers whose contents nobody reads: each row of
+# their array begins HEADER_BYTES after the one before. Without the compiled library they are whole.
 
 
 def frames_of(headers: Frames, chunk_bytes: int) -> Frames:
@@ -181,7 +180,7 @@ def _put(train: Train, pool: Pool, note: object) -> None:
 
 
 class Schedule(NamedTuple):
-    """When batches depart."""
+    """The departures of batches."""
 
     times_s: NDArray[np.float64]  # of each, shape (batches,)
     sizes: NDArray[np.int64]

@@ -90,7 +90,7 @@ class Lateness:
         self._programs = 0
 
     def of_a_program(self) -> Callable[[Callable[[], None]], None]:
-        """What does something for one more program once that runs; in order."""
+        """A callable that does something for one more program once that runs; in order."""
         draws = np.random.default_rng([self._seed, 11, self._programs])
         self._programs += 1
         latest_s = 0.0
@@ -105,10 +105,7 @@ class Lateness:
 
 
 class Stream:
-    """One end of a connection, with a socket's methods and without timeouts.
-
-    A program that waits in vain ends the simulation.
-    """
+    """One end of a connection, with a socket's methods and without timeouts."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._signal = Signal(tasks)

@@ -1,7 +1,6 @@
 """The interface of phase detectors: after each round one decides whether training is critical.
 
-It needs numpy alone, so that detectors also work where no experiment's file is read; so does DBLP's
-rule, which `testbed.ddp` uses.
+It and DBLP's rule need numpy alone: `testbed.ddp` uses them.
 """
 
 import math

@@ -53,8 +53,8 @@ class Zero(Filling):
 class WholeTensors(Filling):
     """Zeroes whole tensors of the mean at random, as the authors of DBLP did for its Figure 1.
 
-    Their published script (branch "dense", 2025) zeroes tensors of the averaged gradient at
-    the server, each independently: use it with the protocol `none`, for the gather alone.
+    So does their published script (branch "dense", 2025) at the server, each independently: use it
+    with the protocol `none`, for the gather alone.
 
     Args:
         share: how probable each tensor is zeroed, in a round that is not critical.
@@ -234,9 +234,8 @@ class Quantised(SenderMemory):
 class Signs(Zero):
     """Sends one of two values for each element, and keeps the error; for a leg without loss.
 
-    1-bit SGD (Seide et al., Interspeech 2014), with means of a chunk in place of those of a column
-    of a weight matrix, so that the transport's coding `two-values` carries them as bits. The server
-    has one residual for all workers of a broadcast, so replicas stay the same.
+    1-bit SGD (Seide et al., Interspeech 2014), with the means of a chunk in place of a column's, so
+    that the coding `two-values` carries them as bits. All workers share the server's residual.
     """
 
     whole = True
@@ -300,10 +299,9 @@ class Rotation:
     def shares(self, arrived: Mask) -> tuple[float, float]:
         """The expectations of the first `size` elements and of the others, as parts of them.
 
-        Let a share q of the last m rotated elements have arrived, and a number r of those before
-        them. Over the draws of the signs, the expectation of one of the first m elements is
-        ((2m - n) q + r) / m of its value, that of any other q, whatever chunks are lost, as long as
-        that does not depend on the signs.
+        Let a share q of the last m elements have arrived, and r of those before them. Over the
+        draws of the signs, the expectation of one of the first m elements is ((2m - n) q + r) / m
+        of its value, that of any other q, whatever is lost independently of the signs.
         """
         others = float(np.count_nonzero(arrived[self._beyond :])) / self.size
         before = int(np.count_nonzero(arrived[: self._beyond]))

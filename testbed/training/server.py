@@ -121,8 +121,7 @@ class _Server:
         self, listener: socket.socket, progress: ProgressWriter, sockets: DataSockets | None
     ) -> None:
         context = self._context
-        # The workers' endpoints join before they reach the first barrier, so the endpoint opens
-        # first.
+        # Workers join before they reach the first barrier, so the endpoint opens first.
         config = context.endpoint("server", self._congestion.observe)
         with context.surroundings.open_endpoint(config, sockets) as endpoint:
             barriers = BarrierServer(

@@ -255,14 +255,13 @@ class SharedVectors:
     """Vectors for each worker, in memory that children share, to compare arrived with sent."""
 
     def __init__(self, workers: Sequence[str], elements: int) -> None:
-        self.gradients = {name: _shared(elements) for name in workers}
-        self.updates = {name: _shared(elements) for name in workers}
-        self.weights = {name: _shared(elements) for name in workers}
+        def zeros() -> dict[str, Vector]:  # untouched pages take no memory
+            return {
+                name: np.frombuffer(mmap.mmap(-1, 4 * elements), dtype=np.float32)
+                for name in workers
+            }
 
-
-def _shared(elements: int) -> Vector:
-    """Zeros in memory that children of this process share; untouched pages take no memory."""
-    return np.frombuffer(mmap.mmap(-1, 4 * elements), dtype=np.float32)
+        self.gradients, self.updates, self.weights = zeros(), zeros(), zeros()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,8 +318,7 @@ class RunContext:
 
     @cached_property
     def rounds_per_epoch(self) -> int:
-        """Rounds in which the smallest share is seen once."""
-        # Where nothing is computed, there may be more workers than examples.
+        """Rounds in which the smallest share, which may be empty, is seen once."""
         return max(1, min(map(len, self.shares)) // int(self.training["batch_size"]))
 
     @cached_property
@@ -436,8 +434,7 @@ class RunContext:
 
     def endpoint(self, host: str, observer: Observer | None = None) -> EndpointConfig:
         """The transport's configuration for one host; `observer` receives its congestion state."""
-        # All workers send to the server at once, and the server sends to all at one rate: the
-        # smallest share. The same holds for the queues.
+        # All workers send to the server at once, and it sends to all at the smallest share.
         is_server = host == "server"
         shares_bps, queues_bytes = self.fair_shares_bps, self.fair_queues_bytes
         share_bps = min(shares_bps.values()) if is_server else shares_bps[host]

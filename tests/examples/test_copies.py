@@ -52,7 +52,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "stdlib-text": {"sequence_length": 32},
 }
 # Where a file holds one entry and helpers of its kind, the name says which one is meant.
-NAMES = {"glyphs": "Parameters", "stdlib-text": "Parameters"}
+NAMES = {"stdlib-text": "Parameters"}
 
 
 def place_of(kind: str, name: str, reference: str, needs: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.shared.yaml_input import InputError
-from testbed.training.datasets import glyphs, stdlib_text
+from testbed.training.datasets import stdlib_text
 from testbed.training.datasets.base import (
     LANGUAGE_MODELLING,
     Dataset,
@@ -28,13 +28,13 @@ from testbed.training.datasets.base import (
     images_dataset,
     numbers,
 )
-from testbed.training.datasets.images import Cifar10, Digits
+from testbed.training.datasets.images import Cifar10, Digits, Glyphs
 
 DATASETS: Registry[Any] = Registry(
     "data set",
     {
         "digits": Digits,
-        "glyphs": glyphs.Parameters,
+        "glyphs": Glyphs,
         "stdlib-text": stdlib_text.Parameters,
         "cifar10": Cifar10,
     },
@@ -160,6 +160,7 @@ __all__ = [
     "AnyDataset",
     "Dataset",
     "DatasetParameters",
+    "Glyphs",
     "load",
     "parameters",
 ]

@@ -90,10 +90,7 @@ def _proportions(random: np.random.Generator, alpha: float, workers: int) -> NDA
 
 
 def validating(dataset: Dataset, seed: int) -> Dataset:
-    """The data set with examples of its training part, which leave it, as its test part.
-
-    Settings that were chosen by the test part would make its numbers too good.
-    """
+    """The data set with examples of its training part, which leave it, as its test part."""
     order = np.random.default_rng([seed, 5]).permutation(len(dataset.train_labels))
     border = min(int(len(order) * TEST_SHARE), len(dataset.test_labels))
     tests, train = order[:border], order[border:]

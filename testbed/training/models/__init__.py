@@ -1,12 +1,10 @@
 """Models, built from a seed, and their layer maps, which need no built model.
 
-To add one: a file here with a function `build(classes, input_shape)`, and a line in `MODELS`; or a
-file of your own, `model: ./mine.py`. The function returns a module that maps (examples,
-*input_shape) to logits (examples, classes), or token numbers (sequences, tokens) to (sequences,
-tokens, classes). Imports torch when a model is built.
-
-A tensor that a model uses twice (GPT-2's output layer is its embedding) is one tensor in the
-gradient. Buffers, such as running statistics, are not sent: each replica keeps its own.
+To add one: a function `build(classes, input_shape)` here and a line in `MODELS`; or a file of your
+own, `model: ./mine.py`. The function returns a module that maps (examples, *input_shape) to logits
+(examples, classes), or token numbers (sequences, tokens) to (sequences, tokens, classes). A tensor
+that a model uses twice is one tensor in the gradient. Buffers are not sent: each replica keeps its
+own. Torch is imported when a model is built.
 """
 
 from __future__ import annotations
@@ -93,8 +91,7 @@ def layer_map(
 ) -> LayerMap:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
-    It is built on torch's meta device; a user's that cannot be is built as usual. The map of a
-    built-in model is cached: the next call imports no large package.
+    The map of a built-in model is cached: the next call imports no large package.
     """
     shape = tuple(input_shape)
     if name not in MODELS:
