@@ -89,7 +89,6 @@ class Routes:
         self._distances: dict[str, dict[str, int]] = {}  # to a switch, from each node
 
     def path(self, first: str, second: str) -> list[Hop]:
-        """The links from one host to another, in order."""
         nodes, last = [first, self._switch_of[first]], self._switch_of[second]
         while (switch := nodes[-1]) != last:
             nearer = self._nearer(switch, last)
@@ -186,7 +185,6 @@ class SimulatedNetwork:
         way.links, way.paths = paths[0], paths if len(paths) > 1 else ()
 
     def path(self, first: str, second: str) -> list[Link]:
-        """The links from one host to another, without gates."""
         return [self.links[hop] for hop in self._routes.path(first, second)]
 
     def _with_gates(self, hops: Sequence[Hop]) -> list[Link]:

@@ -100,7 +100,6 @@ class OwnRandomNumbers(Learner):
 
 
 def refuse(run: Run) -> None:
-    """Refuse what the simulator lacks."""
     config, file = run.config(), f"{run.source or run.experiment.name}"
     for key, value, valid in _lacking(config, run):
         raise InputError(f"{file}: {key}: {value} is not simulated; valid: {valid}")
@@ -154,7 +153,6 @@ def execute(results: Path, run: Run, on_progress: OnProgress) -> Outcome:
 
 
 def carry_out(place: RunDirectory, config: Mapping[str, Any], on_progress: OnProgress) -> None:
-    """Execute a configuration in a directory of its own."""
     with place.open({**config, "capture": []}) as directory:
         began_at, began_s = run_directory.now(), time.monotonic()
         verdict: run_directory.Verdict = "ok"
@@ -290,8 +288,6 @@ def _reads_contents(config: Mapping[str, Any]) -> bool:
 
 
 def _progress(on_progress: OnProgress) -> ProgressWriter:
-    """Report to the command at once; nobody reads a pipe meanwhile."""
-
     def on_round(number: int, total: int) -> None:
         on_progress({"round": number, "rounds": total})
 

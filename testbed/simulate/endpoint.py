@@ -67,7 +67,6 @@ class Cluster:
         )
 
     def join(self, name: str) -> Peer:
-        """Connect a worker, for the first time or again."""
         settings, now_s = self._settings(name), self.simulation.now_s
         hello = Hello(
             session=settings.session,
@@ -116,8 +115,6 @@ class Cluster:
 
 
 class World:
-    """The endpoints of a server and its workers, and the network between them."""
-
     def __init__(
         self,
         simulation: Simulation,
@@ -214,7 +211,6 @@ class Compressed:
         return chosen, stream
 
     def unpack(self, stream: Buffer, into: Buffer) -> Mask:
-        """Put the chunks of a stream in their places; return which they are."""
         return self._compression.unpack(self._whole, stream[self._block], self._whole.rows(into))
 
     def report(self, report: TransferReport, chosen: Mask) -> TransferReport:
@@ -321,7 +317,6 @@ class Endpoint:
         self.signal.notify()
 
     def _with_headers(self, report: TransferReport) -> TransferReport:
-        """Count TCP's headers, which are longer than those that the transport counts."""
         if not _is_tcp(self.config):
             return report
         longer = 1 + kernel_tcp.MORE_HEADER_BYTES / wire_bytes(1, self.config.layout.chunk_bytes)
@@ -412,14 +407,12 @@ class Endpoint:
         return self._announcements.popleft()
 
     def counters(self) -> dict[str, int]:
-        """The datagrams and messages that were ignored, by reason."""
         total: Counter[str] = Counter()
         for peer in self._peers.values():
             total += peer.connection.counters
         return dict(total)
 
     def facts(self) -> dict[str, Any]:
-        """The congestion control in use, by peer."""
         name = self.config.protocol.congestion_control
         used = {
             "congestion_control": f"{name}(model)" if _is_tcp(self.config) else name,

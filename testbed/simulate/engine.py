@@ -57,7 +57,6 @@ class Alarm:
         return self._time_s < math.inf
 
     def by(self, time_s: float) -> None:
-        """Rings at `time_s` at the latest."""
         if time_s < self._time_s:
             self._time_s = time_s
             self._simulation.at(time_s, functools.partial(self._ring, time_s))

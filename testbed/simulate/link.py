@@ -76,7 +76,6 @@ class Train:
     hop: int = 0  # how many links they have passed
 
     def take(self, now_s: float) -> Train:
-        """Cut off what is there by now."""
         if self.times_s[-1] <= now_s:
             count = len(self.times_s)
         else:
@@ -92,7 +91,6 @@ class Train:
         return Train(self.batch, self.links, self.index[kept], self.times_s[kept], self.hop)
 
     def keep(self, count: int) -> None:
-        """Forget all but the first ones."""
         if count < len(self.times_s):
             self.index = self.index[:count]
             self.times_s = self.times_s[:count]
@@ -180,7 +178,6 @@ class Pool:
         return [(part, note) for _, _, part, note in parts]
 
     def empty(self) -> list[tuple[Train, Any]]:
-        """Take all trains as they are."""
         heap, self._heap = sorted(self._heap, key=lambda entry: entry[:2]), []
         return [(train, note) for _, _, train, note in heap if len(train.times_s)]
 
@@ -280,7 +277,6 @@ class Link:
 
     @property
     def queued_bytes(self) -> float:
-        """The queue's length now, with what is left of the datagram in service."""
         self.catch_up()
         if math.isinf(self.rate_bps):
             return 0.0
@@ -296,7 +292,6 @@ class Link:
         return self._free_s
 
     def least_s(self, size_bytes: int) -> float:
-        """The time that a datagram takes where nobody is before it."""
         return size_bytes * 8 / self.rate_bps + self._delay_s
 
     def send(self, train: Train) -> None:
@@ -457,7 +452,6 @@ class Meter(Link):
         self.sent_bytes = 0
 
     def keeps(self, arrivals_s: Floats, sizes: float | Floats) -> Flags:
-        """Decide which of these pass, shape (count,)."""
         count = len(arrivals_s)
         self.sent += count
         self.sent_bytes += int(np.sum(np.broadcast_to(sizes, (count,))))

@@ -46,8 +46,6 @@ def _copied(frames: Frames) -> Frames:
 
 
 class HeaderComposer(CompiledComposer):
-    """Writes headers into memory of `frames_of`."""
-
     def __init__(self, *, frames: Frames, **transfer: Any) -> None:
         super().__init__(frames=frames[:, :HEADER_BYTES], **transfer)
         self.frames = frames
@@ -134,7 +132,6 @@ class Arrivals:
             pool.add(train, note)
 
     def add_filter(self, keeps: Filter) -> None:
-        """Pass what arrives from now on through this filter, behind those that are there."""
         self.catch_up()
         if not self._filters:
             for pool in self._pools:
@@ -342,7 +339,6 @@ class Peer:
         self._schedule_read()
 
     def _send_ahead(self) -> bool:
-        """Send ahead what departs if nothing happens; return whether there is any."""
         way, now_s = self.way, self._simulation.now_s
         plain = way.fate is None and self.leave_out is None
         if not (self._sends_ahead and plain) or self.other is None:
@@ -444,7 +440,6 @@ class Peer:
         self._set_read_alarm(due_s)
 
     def _read(self, *, waited: bool = False) -> None:
-        """Hand over all datagrams that have arrived by now."""
         now_s, connection = self._simulation.now_s, self.connection
         if self._unread_until_s > -math.inf:
             waited, self._unread_until_s, self._alarm_awaits = True, -math.inf, math.inf
@@ -508,7 +503,6 @@ class Peer:
         self.work()
 
     def cut(self, reason: str = "the connection was closed") -> None:
-        """End the control stream, here at once and on the other side after the way's delay."""
         self._settle()
         other, self.other = self.other, None
         self.connection.on_control_closed(reason)

@@ -17,8 +17,6 @@ class _CancelledError(BaseException):
 
 
 class Tasks:
-    """The programs of a simulation."""
-
     def __init__(self, simulation: Simulation) -> None:
         self.running: dict[str, None] = {}  # the names of those that have not ended
         self._simulation = simulation
@@ -42,11 +40,9 @@ class Tasks:
         self.resume(task)
 
     def resume(self, task: greenlet.greenlet) -> None:
-        """Let a program go on at the present time, behind what else happens then."""
         self._simulation.at(self._simulation.now_s, task.switch)
 
     def pause(self) -> None:
-        """Let the running program wait until it is resumed."""
         self._outside.switch()
 
     def sleep(self, duration_s: float) -> None:
@@ -182,7 +178,6 @@ class Listener:
         return self._waiting.pop(0), None
 
     def connect(self) -> Stream:
-        """The other side's end of a new connection."""
         here, there = Stream.pair(self._tasks)
         if self._lateness is not None:
             there.then = self._lateness.of_a_program()

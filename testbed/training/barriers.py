@@ -20,8 +20,6 @@ class BarrierError(ConnectionError):
 
 
 class _Line:
-    """One JSON object a line, both ways."""
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._incoming = connection.makefile("rb")
@@ -92,7 +90,6 @@ class BarrierServer:
         return messages
 
     def release(self, point: str) -> None:
-        """Let all workers go on from `point`."""
         for name in self.present:
             try:
                 self._workers[name].send({"go": point})
@@ -113,8 +110,6 @@ class BarrierServer:
 
 
 class BarrierClient:
-    """A worker's side."""
-
     def __init__(self, connection: socket.socket, name: str) -> None:
         self._line = _Line(connection)
         self._line.send({"name": name})
@@ -124,7 +119,6 @@ class BarrierClient:
         self._line.send({"at": point, **facts})
 
     def wait(self, point: str) -> None:
-        """Wait until the server releases this worker from `point`."""
         message = self._line.receive("server")
         if message.get("go") != point:
             raise BarrierError(f"server: released {message.get('go')!r}, not {point!r}")

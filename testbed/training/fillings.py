@@ -199,8 +199,6 @@ def two_values(layout: PayloadLayout, buffer: Buffer) -> Vector:
 
 
 class Quantised(SenderMemory):
-    """Sends a gradient quantised, and holds what that has changed."""
-
     shared = True
 
     def __init__(self, layout: PayloadLayout) -> None:
@@ -287,12 +285,10 @@ class Rotation:
         self._steps = [(slice(self.size), first), (slice(self._beyond, None), last)]
 
     def apply(self, vector: Vector) -> None:
-        """Transforms it in place."""
         for part, signs in self._steps:
             vector[part] = walsh_hadamard(vector[part] * signs)
 
     def undo(self, vector: Vector) -> None:
-        """Undoes `apply`, in place."""
         for part, signs in reversed(self._steps):
             vector[part] = walsh_hadamard(vector[part]) * signs
 

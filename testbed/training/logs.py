@@ -22,7 +22,6 @@ _MEASURED = (
 
 
 def finite(value: float) -> float | None:
-    """The value, or None when it is NaN or infinite (JSON has neither)."""
     return value if math.isfinite(value) else None
 
 
@@ -79,7 +78,6 @@ class CongestionLog:
         self._observed.append(observation)
 
     def flush(self) -> None:
-        """Append the observations to the log; call it outside measured times."""
         if not self._observed:
             return
         if self._writer is None:

@@ -64,7 +64,6 @@ def _require_cuda() -> None:
 
 
 def _try_model(need: Need, dataset: datasets.Dataset) -> None:
-    """Build the model once and give it two test examples; its outputs must fit the labels."""
     import torch
 
     name = need.training.model

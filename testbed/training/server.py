@@ -229,7 +229,6 @@ class _Server:
         self._congestion.flush()
 
     def _drop_lost(self) -> None:
-        """Stop waiting at barriers for workers that the transport has lost."""
         for name, reason in self._endpoint.lost.items():
             self._barriers.drop(name, reason)
 
@@ -240,7 +239,6 @@ class _Server:
             self._measure(self._vectors, last)
 
     def _measure(self, vectors: SharedVectors, number: int) -> None:
-        """Log the effects of loss on a round, compared with the gradients that were sent."""
         present = self._barriers.present
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)

@@ -65,7 +65,6 @@ class Learner:
         return lambda: None
 
     def evaluate(self) -> float | None:
-        """Compute the task's metric on the test part; None where nothing is learnt."""
         return None
 
     def weights(self, into: Vector) -> None:
@@ -158,7 +157,6 @@ def _parts(trained: Sequence[nn.Parameter], flat: Vector) -> Iterator[tuple[nn.P
 
 
 def flatten_gradient(trained: Sequence[nn.Parameter], into: Vector) -> None:
-    """Write the gradients of tensors one after the other; zeros for tensors without a gradient."""
     for tensor, part in _parts(trained, into):
         # A weight that this batch did not use has no gradient.
         part[:] = 0 if tensor.grad is None else tensor.grad.cpu().numpy().reshape(-1)
@@ -198,7 +196,6 @@ class ModelAndData:
         return dataset
 
     def shares(self, workers: int) -> list[NDArray[np.int64]]:
-        """The indices of each worker's training examples, in rank order."""
         split = _SPLIT.validate_python(self._training.get("split", "equal"))
         shares = splits.shares(split, self.dataset.groups, workers, self._seed)
         if self._computes:
@@ -207,7 +204,6 @@ class ModelAndData:
 
     @cached_property
     def layers(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each trained tensor, in the order of the flat gradient."""
         name = self._training["model"]
         entry = models.MODELS.get(name)
         if not self._computes and entry is not None and entry.published:
@@ -278,8 +274,6 @@ class Surroundings:
 
 @dataclass(kw_only=True)
 class RunContext:
-    """One run as its training processes see it."""
-
     addresses: dict[str, str]  # of all hosts, the server first
     model_and_data: ModelAndData
     directory: Path = Path()
@@ -327,7 +321,6 @@ class RunContext:
         return PayloadLayout(models.layer_sizes(self.model_and_data.layers), chunk_bytes)
 
     def new_buffer(self) -> NDArray[np.uint8]:
-        """A zeroed buffer of the layout; always the same one where nobody computes with them."""
         return self.layout.new_buffer() if self.surroundings.contents else self._any_buffer
 
     @cached_property
@@ -433,7 +426,6 @@ class RunContext:
         return {name: self.addresses[name] for name in names}
 
     def endpoint(self, host: str, observer: Observer | None = None) -> EndpointConfig:
-        """The transport's configuration for one host; `observer` receives its congestion state."""
         # All workers send to the server at once, and it sends to all at the smallest share.
         is_server = host == "server"
         shares_bps, queues_bytes = self.fair_shares_bps, self.fair_queues_bytes

@@ -142,7 +142,6 @@ _ANY: TypeAdapter[DatasetParameters] = TypeAdapter(AnyDataset)
 
 
 def parameters(section: Any) -> DatasetParameters:
-    """A data set's parameters from its section of an experiment or a `config.json`; ValueError."""
     return _ANY.validate_python(section)
 
 

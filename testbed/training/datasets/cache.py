@@ -96,7 +96,6 @@ def file_digest(path: Path) -> str:
 
 
 def _read(path: Path) -> Arrays | None:
-    """The arrays of a cached file; None when it is missing or damaged, as its CRCs tell."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}

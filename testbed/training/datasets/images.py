@@ -192,7 +192,6 @@ class Glyphs(DatasetParameters):
 
 
 def _suitable_fonts(characters: str) -> list[Path]:
-    """Matplotlib's fonts that have every character and draw each differently; InputError."""
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

@@ -65,7 +65,6 @@ def require_batches(shares: list[Indices], batch_size: int, split: Equal | Diric
 
 
 def share(count: int, rank: int, workers: int, seed: int) -> Indices:
-    """Indices of one worker's examples in an equal split, shuffled by the seed."""
     return np.random.default_rng([seed, 1]).permutation(count)[rank::workers]
 
 

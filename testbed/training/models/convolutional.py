@@ -121,8 +121,6 @@ _FIRST_MAPS = 64
 
 
 class _DenseLayer(nn.Module):
-    """BN, ReLU, 1 x 1; BN, ReLU, 3 x 3; appends the new maps to all earlier ones."""
-
     def __init__(self, maps: int) -> None:
         super().__init__()
         inner = _BOTTLENECK * _GROWTH

@@ -66,8 +66,6 @@ class SchedulePhases(DetectorParameters):
 
 
 class Schedule(Detector):
-    """Follows the list; its answer after round n holds from that round's broadcast on."""
-
     def __init__(self, spans: list[tuple[int, int]]) -> None:
         self._spans = spans
         self.critical = bool(spans) and spans[0][0] == 0
