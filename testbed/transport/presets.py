@@ -258,7 +258,8 @@ def _dblp_as_published(
     *, low: float = 0.008, high: float = 0.408, **settings: Any
 ) -> ProtocolConfig:
     """DBLP with the price of a pass of its authors' code (August 2025); see the repair `passes`."""
-    priced = {"repair": "passes:walk_s_per_chunk=1.2e-05,overlaps=false"}
+    price = "walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001,overlaps=false"
+    priced = {"repair": f"passes:{price}"}
     return _dblp(low=low, high=high, **{"name": "dblp-as-published", **priced, **settings})
 
 
@@ -297,6 +298,7 @@ def _mlt_marked(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
 def _per_layer(
     *,
     default: float = 0.1,
+    first: float | None = None,
     last: float | None = 0.036,
     tensors: str | Mapping[str, float] = "",
     **settings: Any,
@@ -306,7 +308,7 @@ def _per_layer(
     Every layer has MLT's 10 % except the last, which has 0.4 / 1.1 of it, the ratio of back to
     front layers in DLCP (arXiv 2008.08445). Repair and rate control are DBLP's.
     """
-    return _lossy("per-layer", PerLayer(default, last, tensors), settings)
+    return _lossy("per-layer", PerLayer(default, first, last, tensors), settings)
 
 
 def _plot(

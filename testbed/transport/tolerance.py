@@ -223,24 +223,26 @@ class PerLayer(NamedPolicy):
 
     Args:
         default: the bound of every tensor without an exception.
-        last: the bound of the last layer's tensors (a layer is the part of a name before its last
-            dot); None for no exception.
+        first, last: the bound of the first and of the last layer's tensors (a layer is the part
+            of a name before its last dot); None for no exception.
         tensors: bounds by name, `*.bias@0;head.*@0.1` or a mapping of globs to bounds. The
             strictest of several exceptions applies.
     """
 
     name = "per-layer"
     default: float
+    first: float | None
     last: float | None
     tensors: tuple[tuple[str, float], ...]
 
     def __init__(
         self,
         default: float,
+        first: float | None = None,
         last: float | None = None,
         tensors: str | Mapping[str, float] = "",
     ) -> None:
-        for option, bound in (("default", default), ("last", last)):
+        for option, bound in (("default", default), ("first", first), ("last", last)):
             if bound is not None:
                 check_tolerance(bound, option)
                 bound = float(bound)
@@ -248,7 +250,8 @@ class PerLayer(NamedPolicy):
         vars(self).update(tensors=_parse_tensors(tensors))
 
     def tolerance(self, critical: bool) -> float:
-        return max(self.default, self.last or 0.0, *(bound for _, bound in self.tensors))
+        exceptions = [bound for bound in (self.first, self.last) if bound is not None]
+        return max(self.default, *exceptions, *(bound for _, bound in self.tensors), 0.0)
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: TensorBounds(layout=layout, bounds=self.bounds(layout))
@@ -261,10 +264,11 @@ class PerLayer(NamedPolicy):
                 exceptions[index].append(bound)
         # `features.0.weight` and `features.0.bias` belong to the layer `features.0`.
         layers = [name.rpartition(".")[0] or name for name, _ in layout.tensors]
-        for bounds, layer in zip(exceptions, layers, strict=True):
-            if self.last is not None and layer == layers[-1]:
-                bounds.append(self.last)
-        return [min(bounds, default=self.default) for bounds in exceptions]
+        for extreme, limit in ((layers[0], self.first), (layers[-1], self.last)):
+            if limit is not None:
+                for index, layer in enumerate(layers):
+                    exceptions[index] += [limit] if layer == extreme else []
+        return [min(several, default=self.default) for several in exceptions]
 
 
 class TensorBounds(StopRule):

@@ -217,6 +217,7 @@ def test_a_number_that_yaml_reads_as_text_is_a_number_in_a_mapping_too(rate):
     [
         ("walk_s_per_chunk=-1", "walk_s_per_chunk is -1; valid: 0 to 1"),
         ("walk_s_per_chunk=x", "walk_s_per_chunk: 'x': must be a number"),
+        ("poll_every=100", "poll_every is 100 and poll_s is 0.0; valid: both above 0, or none"),
     ],
 )
 def test_every_bad_option_names_its_entry(options, said):

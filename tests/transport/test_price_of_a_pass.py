@@ -86,6 +86,11 @@ def test_the_link_carries_on_while_a_sender_walks():
     assert dear < 1.05 * cheap
 
 
+def test_the_sender_waits_at_each_so_many_indices():
+    ended_s, _, _ = transferred(0.0, price=0.0, poll_every=100, poll_s=0.02)
+    assert ended_s == pytest.approx(_CHUNKS / 100 * 0.02, rel=0.1)
+
+
 def test_the_measured_price_is_12_microseconds_a_chunk():
     repair = REPAIRS.create(preset("dblp-as-published").repair)
     assert isinstance(repair, Passes)

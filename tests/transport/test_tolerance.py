@@ -85,9 +85,10 @@ def but(*missing, chunks=5):
     ("options", "expected"),
     [
         ({}, [0.1, 0.1, 0.1]),
+        ({"first": 0.3}, [0.3, 0.3, 0.1]),
         ({"last": 0.0}, [0.1, 0.1, 0.0]),
         ({"tensors": {"x.*": 0.4, "*.b": 0.2}}, [0.4, 0.2, 0.1]),
-        ({"tensors": "*.b@0.2;y.*@0.4", "last": 0.3}, [0.1, 0.2, 0.3]),
+        ({"tensors": "*.b@0.2;x.*@0.4", "first": 0.3}, [0.3, 0.2, 0.1]),
     ],
 )
 def test_exceptions_replace_the_default_and_the_strictest_of_several_holds(options, expected):
@@ -296,7 +297,7 @@ def test_a_question_within_a_pass_does_not_end_a_transfer():
         Fixed(0.1 + 0.2),
         Phased(low=0.008, high=0.408),
         PerLayer(0.1),
-        PerLayer(0.1, last=0.0, tensors={"*.bias": 0, "conv[0-9].w": 1 / 3}),
+        PerLayer(0.1, first=0.2, last=0.0, tensors={"*.bias": 0, "conv[0-9].w": 1 / 3}),
         EarlyClose(0.1, 0.05),
         EarlyClose(0.1, 1e-4, must="*.bias;head.*"),
         EarlyClose(0.1, 0.05, patience=1.5),
@@ -309,7 +310,7 @@ def test_the_text_of_a_policy_builds_it_again(policy):
 
 def test_the_tolerance_of_a_policy_is_the_most_it_gives_up():
     for critical in (True, False):
-        assert PerLayer(0.1, last=0.3, tensors={"a": 0.2}).tolerance(critical) == 0.3
+        assert PerLayer(0.1, first=0.3, tensors={"a": 0.2}).tolerance(critical) == 0.3
         assert PerLayer(0.0).tolerance(critical) == 0.0
         assert EarlyClose(0.2, 1).tolerance(critical) == 0.2
         assert QuickLossOnly(0.2, 1).tolerance(critical) == 0.2

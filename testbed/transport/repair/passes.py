@@ -239,22 +239,34 @@ class Passes(Repair):
 
     Attributes:
         walk_s_per_chunk: seconds that each index of a pass costs, whether its chunk is sent or not.
+        poll_every: after so many indices the sender waits; 0 for never.
+        poll_s: for so many seconds.
         overlaps: whether the sender walks on while the link carries what it has sent. The published
             code at 1 Gbit/s did not.
     """
 
     walk_s_per_chunk: float = 0.0
+    poll_every: int = 0
+    poll_s: float = 0.0
     overlaps: bool = True
 
     def __post_init__(self) -> None:
         check_number("walk_s_per_chunk", self.walk_s_per_chunk, least=0, most=1)
+        check_number("poll_s", self.poll_s, least=0, most=1)
+        check_number("poll_every", self.poll_every, least=0, whole=True)
+        if bool(self.poll_every) != bool(self.poll_s):
+            raise ValueError(
+                f"poll_every is {self.poll_every} and poll_s is {self.poll_s}; "
+                "valid: both above 0, or none"
+            )
 
     def walk_s(self, chunk_count: int) -> NDArray[np.float64] | None:
-        """Returns when a walk reaches each index, and its end; None: a pass has no price."""
-        if not self.walk_s_per_chunk:
+        """When a walk reaches each index, and its end, shape (chunk_count + 1,); None: no price."""
+        if not (self.walk_s_per_chunk or self.poll_every):
             return None
         walked = np.arange(1, chunk_count + 1)
-        return np.append(walked, chunk_count) * self.walk_s_per_chunk
+        polls = np.arange(chunk_count + 1) // self.poll_every if self.poll_every else 0
+        return np.append(walked, chunk_count) * self.walk_s_per_chunk + polls * self.poll_s
 
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
