@@ -4,7 +4,7 @@ To add one: a function `build(classes, input_shape)` here and a line in `MODELS`
 own, `model: ./mine.py`. The function returns a module that maps (examples, *input_shape) to logits
 (examples, classes), or token numbers (sequences, tokens) to (sequences, tokens, classes). A tensor
 that a model uses twice is one tensor in the gradient. Buffers are not sent: each replica keeps its
-own. Torch is imported when a model is built.
+own. This package imports torch only when a model is built.
 """
 
 from __future__ import annotations
