@@ -5,6 +5,7 @@ import hashlib
 import math
 import os
 import select
+import struct
 import time
 from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -30,6 +31,7 @@ from testbed.transport.fast_path import (
     SendPlan,
 )
 
+_ELF_HEADER_BYTES = 64
 _SOURCE = Path(__file__).with_name("batches.c")
 _KINDS: dict[str, Any] = {
     "-": None,
@@ -48,6 +50,15 @@ _FUNCTIONS = (
 )
 
 
+def _is_whole(elf: bytes) -> bool:
+    """Tells whether a 64-bit ELF file has its end, the table of sections: half a one kills."""
+    if len(elf) < _ELF_HEADER_BYTES:
+        return False
+    (table,) = struct.unpack_from("<Q", elf, 40)
+    entry_bytes, entries = struct.unpack_from("<HH", elf, 58)
+    return bool(table + entry_bytes * entries <= len(elf))
+
+
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """Loads the library; None, and why, where that fails."""
     built = (_SOURCE.with_suffix(suffix) for suffix in EXTENSION_SUFFIXES)
@@ -55,6 +66,8 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if path is None:
         return None, "it was not compiled"
     try:
+        if not _is_whole(path.read_bytes()):
+            return None, f"{path.name} is cut short"
         library = ctypes.CDLL(str(path))
         library.source.restype = ctypes.c_char_p
         if library.source() != hashlib.sha256(_SOURCE.read_bytes()).hexdigest().encode():
@@ -75,6 +88,7 @@ _FAULTS = (
     *("replayed", "too-old", "far-ahead"),
 )
 _RESERVED = 4096
+_SELECTABLE = 1024  # FD_SETSIZE
 _LOGGED = 64
 _TRANSFER = "session transfer chunk_count chunk_bytes last_length"
 
@@ -326,31 +340,54 @@ class PlannedReceive:
         return self._placement.taken(it.valid, it.gained), it.at_s
 
 
-POLLFD = np.dtype([("fd", "i4"), ("events", "i2"), ("revents", "i2")])  # struct pollfd
+_POLLFD = np.dtype([("fd", "i4"), ("events", "i2"), ("revents", "i2")])  # struct pollfd
+
+
+class Polled:
+    """Descriptors to wait for, each with its events of `poll`."""
+
+    def __init__(self, events: Sequence[tuple[int, int]]) -> None:
+        self.events = events
+        self.entries = np.array([(*entry, 0) for entry in events], _POLLFD)
+        self.address = address_of(self.entries)  # numpy takes 20 us to describe it
 
 
 def wait_with_plans(
     sends: Sequence[PlannedSend],
     receives: Sequence[PlannedReceive],
-    polled: NDArray[np.void],
+    polled: Polled,
     until_s: float,
 ) -> list[tuple[int, int]]:
-    """Waits for the descriptors of `POLLFD` records and carries out plans meanwhile.
+    """Waits for descriptors and carries out plans meanwhile.
 
     Returns the descriptors that are ready, each with its events.
     """
     if LIBRARY is None:
-        timeout_s = max(0.0, until_s - time.monotonic())
-        waiting = select.poll()
-        for descriptor, events, _ in polled.tolist():
-            waiting.register(descriptor, events)
-        return waiting.poll(math.ceil(timeout_s * 1000))  # pacers catch up for the rest of 1 ms
+        return _wait(polled.events, max(0.0, until_s - time.monotonic()))
     sending = (ctypes.c_void_p * len(sends))(*(plan.address for plan in sends))
     receiving = (ctypes.c_void_p * len(receives))(*(plan.address for plan in receives))
     ready = LIBRARY.wait_with_plans(
         *(sending, len(sends), receiving, len(receives)),
-        *(address_of(polled), len(polled), until_s, COALESCED_S),
+        *(polled.address, len(polled.entries), until_s, COALESCED_S),
     )
     if ready < 0:
         raise OSError(-ready, os.strerror(-ready))
-    return [(fd, revents) for fd, _, revents in polled.tolist() if revents] if ready else []
+    return [(fd, revents) for fd, _, revents in polled.entries.tolist() if revents] if ready else []
+
+
+def _wait(events: Sequence[tuple[int, int]], timeout_s: float) -> list[tuple[int, int]]:
+    """Waits for descriptors without the library."""
+    if any(descriptor >= _SELECTABLE for descriptor, _ in events):
+        waiting = select.poll()
+        for entry in events:
+            waiting.register(*entry)
+        return waiting.poll(math.ceil(timeout_s * 1000))
+    # poll rounds up to whole milliseconds, which is as long as a whole batch of the pacer.
+    readers, writers = (
+        [descriptor for descriptor, kinds in events if kinds & kind]
+        for kind in (select.POLLIN, select.POLLOUT)
+    )
+    readable, writable, _ = select.select(readers, writers, (), timeout_s)
+    return [(descriptor, select.POLLIN) for descriptor in readable] + [
+        (descriptor, select.POLLOUT) for descriptor in writable
+    ]

@@ -7,17 +7,20 @@ import contextlib
 import math
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.events import OBSERVATION_INTERVAL_S, Event, Observer
 from testbed.transport.fast_path import COALESCED_S
-from testbed.transport.native.fast_path import POLLFD, PlannedReceive, PlannedSend, wait_with_plans
+from testbed.transport.native.fast_path import (
+    PlannedReceive,
+    PlannedSend,
+    Polled,
+    wait_with_plans,
+)
 from testbed.transport.net.control import HedgeChannel, Listener, Stream
 
 _LINGER_S = 1.0
@@ -36,7 +39,7 @@ class Waiter:
     def __init__(self) -> None:
         self._events: dict[Any, tuple[int, int]] = {}  # of each item: descriptor, events of poll
         self._items: dict[int, Any] = {}
-        self._polled: NDArray[np.void] | None = None  # made of these events
+        self._polled: Polled | None = None  # made of these events
 
     def register(self, item: Any, *, reading: bool, writing: bool) -> None:
         """Waits from now on until the item can be read, or written, or for neither."""
@@ -66,8 +69,7 @@ class Waiter:
         Returns the items that can be read, and those that can be written or have an error.
         """
         if self._polled is None:
-            entries = [(*entry, 0) for entry in self._events.values() if entry[1]]
-            self._polled = np.array(entries, POLLFD)
+            self._polled = Polled([entry for entry in self._events.values() if entry[1]])
         ready = wait_with_plans(sends, receives, self._polled, until_s)
         items = [(self._items[descriptor], events) for descriptor, events in ready]
         readable, writable = (
@@ -82,6 +84,8 @@ class Alarm:
 
     def __init__(self) -> None:
         self.is_set = False
+        # Without it a byte could come after `clear`, and sockets be another file's once closed.
+        self._lock = threading.Lock()
         self._receiver, self._sender = socket.socketpair()
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
@@ -91,19 +95,25 @@ class Alarm:
 
     def set(self) -> None:
         """Wakes up a wait, now or later; any thread may call it, also after `close`."""
-        if not self.is_set:
-            self.is_set = True
-            with contextlib.suppress(OSError):  # closed
+        with self._lock, contextlib.suppress(OSError):  # closed
+            if not self.is_set:
+                self.is_set = True
                 self._sender.send(b"!")
 
     def clear(self) -> None:
-        self.is_set = False  # before the rest, so that no `set` meanwhile is lost
-        with contextlib.suppress(BlockingIOError):
+        with self._lock, contextlib.suppress(BlockingIOError):
+            self.is_set = False
             self._receiver.recv(64)
 
     def close(self) -> None:
-        self._receiver.close()
-        self._sender.close()
+        with self._lock:
+            self._receiver.close()
+            self._sender.close()
+
+    def abandon(self) -> None:
+        """Closes it in a process that was forked, perhaps while another thread held the lock."""
+        self._lock = threading.Lock()
+        self.close()
 
 
 class DataChannel:
@@ -221,7 +231,7 @@ class Link:
             if sender is not None:
                 self._observe_s = now_s + OBSERVATION_INTERVAL_S
                 self._observer(sender.observe(connection.peer, now_s))
-        self._write_control(now_s)  # WORTH goes before the data that it describes
+        self._write_control(now_s)  # ENERGY goes before the data that it describes
         data.write(connection, now_s)
         self._write_control(now_s)
         if self.hedges is not None:
@@ -464,7 +474,7 @@ class Driver:
 
     def abandon(self) -> None:
         """Closes a forked process's copies of links and listeners, and sends nothing."""
-        self.alarm.close()
+        self.alarm.abandon()
         for listener in self.listeners:
             listener.close()
         for stream in self._ended:
