@@ -13,7 +13,7 @@ from testbed.transport.repair.selective import SelectiveSender
 
 class LostLastSender(SelectiveSender):
     lost_first = False
-    plannable = SelectiveSender.plannable  # what may be planned is the same: see its docstring
+    plannable = SelectiveSender.plannable  # what may be planned does not depend on the order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -370,6 +370,14 @@ def test_a_library_of_another_source_is_not_used(built):
 
 
 @needs_compiled
+@pytest.mark.parametrize("share", [0, 0.5, 0.99])
+def test_a_library_that_is_cut_short_is_not_loaded(built, share):
+    data = built.read_bytes()
+    built.write_bytes(data[: int(share * len(data))])
+    assert native.fast_path._load() == (None, f"{built.name} is cut short")
+
+
+@needs_compiled
 def test_what_a_full_queue_refused_does_not_count_as_sent():
     # A UNIX socket's queue is short and counts datagrams, so sendmmsg takes a part of a batch.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
