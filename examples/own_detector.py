@@ -10,7 +10,7 @@ from testbed.training.phases import Detector, DetectorParameters, Observation
 
 
 class Parameters(DetectorParameters):
-    """What YAML may say, beside `detector`."""
+    """It holds the keys that YAML may have, beside `detector`."""
 
     share: float = Field(default=0.5, gt=0, description="of the largest norm seen so far")
 

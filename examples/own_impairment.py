@@ -12,7 +12,7 @@ from controllers.impairments.link import TemporarySettings, direction
 
 
 class Parameters(ImpairmentParameters):
-    """What YAML may say, beside `host` or `link`, `rounds`, `duration_s` and the other keys."""
+    """It adds keys to `host` or `link`, `rounds`, `duration_s` and the other keys of YAML."""
 
     share: float = Field(default=0.25, gt=0, lt=1, description="of the link's rate")
     period_s: float = Field(default=0.02, ge=0.01, le=10, description="from one fall to the next")

@@ -24,7 +24,7 @@ class AfterPasses(TolerancePolicy):
         return 0.0 if critical else self.share
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
-        """What makes the rule of one transfer. A policy without a rule of its own leaves it out."""
+        """It makes the rule of one transfer; a policy without a rule of its own leaves it out."""
         tolerance = self.tolerance(critical)
 
         def make(layout: PayloadLayout) -> StopRule:

@@ -9,7 +9,7 @@ from topologies.base import LabTopo
 
 
 class Parameters(TopologyParameters):
-    """What YAML may say, beside `workers`, `rate_bps` and the other keys of every topology."""
+    """It adds keys to `workers`, `rate_bps` and the other keys of every topology."""
 
     hops: int = Field(default=3, ge=1, le=8, description="switches in the line")
 

@@ -167,7 +167,7 @@ def in_process(
 
 @pytest.fixture(autouse=True)
 def _same_search_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a user's file brings to Python's search path is gone after the test, as after a call."""
+    """It takes what a user's file adds off Python's search path after the test, as after a call."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
 
@@ -185,7 +185,7 @@ def _perhaps_by_chance(item: pytest.Item) -> Callable[[BaseException | None], bo
 
 
 def _disturbed_at(item: pytest.Item) -> Callable[[BaseException | None], bool]:
-    """What pytest-rerunfailures asks after each try, with what went wrong in it."""
+    """Pytest-rerunfailures asks it after each try, with the error of that try."""
 
     def disturbed(error: BaseException | None) -> bool:
         reasons = _tried_again.get(item.nodeid, [])
@@ -205,13 +205,13 @@ def _disturbed_at(item: pytest.Item) -> Callable[[BaseException | None], bool]:
 
 
 def disturbance(moment: steadiness.Moment) -> str:
-    """Why nothing that is measured now in real time can be relied on; empty: it can."""
+    """It says why no measurement in real time can be relied on now; it is empty if one can."""
     taken = moment.others + moment.stolen > _DISTURBING_SHARE
     return moment.sentence() if taken or moment.late_p99_s > _DISTURBING_LATE_S else ""
 
 
 def stood_still(config: pytest.Config, since_s: float) -> str:
-    """How long a processor stood still since a time of `time.monotonic()`; empty: it never did."""
+    """It says how long a processor stood still since a time of `time.monotonic()`, if it did."""
     longest_s = config.stash[STALLS].longest_s(since_s)
     return f"a processor stood still for {longest_s * 1e3:.0f} ms" if longest_s else ""
 

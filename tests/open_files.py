@@ -1,4 +1,4 @@
-"""What this process holds open: a file that a test has left open is told from all others.
+"""It lists this process's open files, and tells one that a test has left open from all others.
 
 Counts would not do. An object of another test may be collected meanwhile, and its file is closed
 then: one fewer, whatever this test did.

@@ -18,7 +18,7 @@ from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 
 
 def printed(script: str, *arguments: str, before: Sequence[str] = ("unshare", "-n")) -> Any:
-    """What it prints, as JSON; `before` are the words that make the namespace."""
+    """It returns what a script prints, as JSON; `before` are the words that make the namespace."""
     argv = [*before, sys.executable, "-c", script, *arguments]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ print(json.dumps(getattr(importlib.import_module(module), function)(*json.loads(
 
 
 def alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What the function returns there, as JSON; skips without such a namespace, or nft in it."""
+    """It returns the function's result there, as JSON; it skips without such a namespace or nft."""
     namespace = ["unshare", "--user", "--map-root-user", "--net"]
     if os.geteuid() == 0:
         namespace = ["unshare", "--net"]

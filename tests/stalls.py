@@ -1,4 +1,4 @@
-"""When the processors of this machine stood still: what no test and no lab can help.
+"""It notes when this machine's processors stood still, which no test and no lab can help.
 
 A hypervisor may take a processor for 20 ms and say nothing. Nothing that is measured then in real
 time holds. A witness of its own process sleeps for 2 ms again and again on each processor, ahead of

@@ -53,7 +53,7 @@ def make(folder: Path) -> Path:
 
 
 def state(clone: Path) -> dict[str, tuple[int, int]]:
-    """What lies in its results, with size and time: a test that changes it has written there."""
+    """It returns the results' paths with size and time: a test that changes them wrote there."""
     found = {}
     for path in [clone / _RUNS, *(clone / _RUNS).rglob("*")]:
         status = path.lstat()

@@ -201,7 +201,7 @@ KINDS: dict[str, Any] = {
 
 
 def lacking(entry: Mapping[str, Any], *, carrier: str) -> str:
-    """Why a resolved entry cannot be simulated for such an arm, in words; empty if it can."""
+    """It says why a resolved entry cannot be simulated for such an arm; it is empty if it can."""
     kind = entry["kind"]
     if kind not in KINDS:
         return f"kind {kind!r} is not simulated; valid: {', '.join(KINDS)}"

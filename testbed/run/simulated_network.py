@@ -169,7 +169,7 @@ class SimulatedNetwork:
                 link.set_queue(math.inf)
 
     def ways(self, workers: Sequence[str]) -> dict[str, tuple[Way, Way]]:
-        """By worker: its way to the server, and back."""
+        """It returns each worker's way to the server, and back."""
         return {name: (self._way(name, "server"), self._way("server", name)) for name in workers}
 
     def _way(self, first: str, second: str) -> Way:

@@ -90,7 +90,7 @@ class TcpSender(AcknowledgedSender):
         return min(first_s * 2.0**self._doublings, _LONGEST_TIMEOUT_S)
 
     def _probe_s(self) -> float:
-        """When silence has been so long that the latest segment goes once more."""
+        """It is the time from which the latest segment goes once more, after so long a silence."""
         recovering = self._acknowledged < self._recovers_at
         if recovering or self._probed or self.estimates.smoothed_s is None:
             return math.inf

@@ -36,7 +36,7 @@ _ROUNDING_BYTES = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Spray:
-    """How datagrams of a batch spread over paths."""
+    """It spreads the datagrams of a batch over paths."""
 
     paths: Sequence[Sequence[Link]]
     common: int  # so many links at their beginnings are the same

@@ -116,7 +116,7 @@ def zero_missing(layout: PayloadLayout, buffers: Buffers, received: Masks) -> No
 
 
 def all_finite(vector: Vector) -> bool:
-    """Whether no element is NaN or infinite."""
+    """It is true if no element is NaN or infinite."""
     with np.errstate(over="ignore", invalid="ignore"):
         # The sum alone would do, but it may overflow. It needs no memory.
         return bool(np.isfinite(vector.sum()) or np.isfinite(vector).all())

@@ -154,7 +154,7 @@ AnyPace = Annotated[
 
 
 class Training(Section):
-    """What the workers compute."""
+    """It sets what the workers compute."""
 
     model: str = Field(
         default="small-cnn", examples=list(models.MODELS), description="what is trained"

@@ -66,7 +66,7 @@ def rank(number: int, pid: int, port: int, given: argparse.Namespace) -> None:
 
 
 def measure(pids: list[int], port: int, given: argparse.Namespace) -> bool:
-    """Whether all ranks have ended well."""
+    """It is true if all ranks have ended well."""
     context = multiprocessing.get_context("fork")  # torch is imported once
     ranks = [
         context.Process(target=rank, args=(number, pid, port, given))

@@ -88,7 +88,7 @@ def peak_bytes(rank: int, buckets: int, megabytes: float, settings: dict[str, An
 def memory_ratios(
     ranks: int, buckets: int, megabytes: float, chosen: tuple[str, ...] = ("gloo", *COLLECTIVES)
 ) -> dict[str, float]:
-    """By kind, the peak above that of a hook that does nothing, of the rank with the highest."""
+    """It returns the highest rank's peak above that of a hook that does nothing, by kind."""
     lossy = {"protocol": preset("fixed-high", tolerance=0.4), "rate_bps": 2e9, "timeout_s": 100}
     kinds: dict[str, dict[str, Any] | None] = {
         "no exchange": {},

@@ -1,4 +1,4 @@
-"""What it costs to compose a payload's datagrams and to place them: C beside numpy, in one run.
+"""It measures the cost to compose and to place a payload's datagrams: C beside numpy, in one run.
 
     python -m tests.benchmarks.fast_path_cost
 

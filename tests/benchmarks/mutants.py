@@ -1,4 +1,4 @@
-"""How many faults in the transport and the hook their tests find.
+"""It counts the faults in the transport and the hook that their tests find.
 
     python -m tests.benchmarks.mutants draw [SEED] > tests/benchmarks/mutants.jsonl
     python -m tests.benchmarks.mutants run ROOM
@@ -96,7 +96,7 @@ def _behaviour(function: ast.FunctionDef) -> Iterator[tuple[ast.AST, ast.stmt]]:
 
 
 def _says_nothing(node: ast.AST, function: ast.FunctionDef) -> bool:
-    """Whether it is a docstring, or a function's closing `return None`."""
+    """It is true for a docstring, and for a function's closing `return None`."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
     closing = function.body[-1]
@@ -177,7 +177,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def found(tests: list[str], path: Path, source: str) -> bool:
-    """Whether tests fail while a file has this source; one that hangs fails."""
+    """It is true if tests fail while a file has this source; one that hangs fails."""
     before = path.read_text()
     options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "60", "-n", "auto"]
     try:

@@ -1,4 +1,4 @@
-"""How fast simulated rounds are, on one core, and how much memory they take.
+"""It measures how fast simulated rounds are, on one core, and how much memory they take.
 
     python -m tests.benchmarks.simulation_speed [--large]
 

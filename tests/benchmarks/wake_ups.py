@@ -1,4 +1,4 @@
-"""How late workers begin their gathers in a lab: the `wakes_s` of a simulation.
+"""It measures how late workers begin their gathers in a lab: the `wakes_s` of a simulation.
 
     python -m tests.benchmarks.wake_ups FOLDER
 
@@ -17,7 +17,7 @@ from testbed.shared import jsonl, run_directory
 
 
 def lateness_s(folder: Path) -> dict[int, list[list[float]]]:
-    """By number of workers: how late each of them was, in ascending order, for each gather."""
+    """It returns each gather's latenesses in ascending order, by the number of workers."""
     found = defaultdict(list)
     for status in folder.glob("*/status.json"):
         if run_directory.read_json(status)["verdict"] != "ok":

@@ -106,7 +106,7 @@ MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
 
 
 def _dissected(conversation: Conversation, path: Path) -> list[dict[str, Any]]:
-    """What tshark says of each packet: protocol -> its fields, several of one name as a list."""
+    """It returns tshark's view of each packet: protocol -> fields, those of one name as a list."""
     if shutil.which("tshark") is None:
         pytest.skip("needs tshark")
     capture = conversation.write(path / "made.pcap")

@@ -106,7 +106,7 @@ def state(pid: int) -> str:
 
 
 def is_let_go(pid: int) -> bool:
-    """Whether it is never seen stopped again, after a moment for whoever lets it go."""
+    """It is true if the process is not seen stopped again, after a moment to be let go."""
     deadline_s = time.monotonic() + 30
     while state(pid) == "T" and time.monotonic() < deadline_s:
         time.sleep(0.001)

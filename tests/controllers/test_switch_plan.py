@@ -31,7 +31,7 @@ FLOW_FAILED, GROUP_FAILED, METER_FAILED = 5, 6, 12
 
 
 class FakeSwitch:
-    """What a switch holds; each connection of it is a `FakeDatapath`.
+    """It keeps what a switch holds; each connection of it is a `FakeDatapath`.
 
     Attributes:
         flows: (table, priority, match) -> (cookie, instructions), both in Ryu's words.
@@ -225,7 +225,7 @@ class Fabric:
             self.connect(name)
 
     def ports_towards(self, switch: str, host: str) -> str:
-        """What the plain entry for a host does, in Ryu's words."""
+        """It returns the instructions of the plain entry for a host, in Ryu's words."""
         for (table, priority, match), (_, text) in self.fakes[switch].flows.items():
             if (table, priority) == (FORWARDING_TABLE, 10) and MACS[host] in match:
                 return text

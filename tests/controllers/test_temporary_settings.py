@@ -1,4 +1,4 @@
-"""What a link has after an impairment: what it had before, or what was set by hand meanwhile."""
+"""After an impairment a link has what it had before, or what was set by hand meanwhile."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Log(list[dict[str, Any]]):
 
 
 def of_rounds(**entry: Any) -> tuple[list[tuple[Any, ...]], Any]:
-    """What happens in three rounds of 30 ms, and the gate of lateness."""
+    """It returns the events of three rounds of 30 ms, and the gate of lateness."""
     log, parameters = Log(), LossParameters(**ENTRY, **entry)
     timeline = Timeline([Nothing(parameters, cast(Any, None))])
     runner = ImpairmentRunner(timeline, cast(JsonLinesWriter, log))

@@ -32,7 +32,7 @@ _CONTEXT.set_forkserver_preload(
 
 @dataclass
 class Outcome:
-    """What became of a rank: what its function returned, or the error's text and kind."""
+    """It holds what a rank's function returned, or the error's text and kind."""
 
     value: Any = None
     error: str = ""
@@ -112,7 +112,7 @@ def launch(work, world, *, killed=(), within_s=100, store_port=None, backend="gl
 
 
 def values(outcomes):
-    """What the ranks returned, in order; fails where one has raised."""
+    """It returns the ranks' results in order, and fails where one has raised."""
     for rank, outcome in outcomes.items():
         assert not outcome.error, f"rank {rank}: {outcome.kind}: {outcome.error}"
     return [outcomes[rank].value for rank in sorted(outcomes)]
@@ -178,7 +178,7 @@ def last(state):
 
 
 def fake_bucket(buffer, parameters, *, last):
-    """What a hook asks of `GradBucket`, with any buffer."""
+    """It has what a hook asks of `GradBucket`, with any buffer."""
     bucket = SimpleNamespace(
         buffer=lambda: buffer, parameters=lambda: parameters, is_last=lambda: last
     )
@@ -214,7 +214,7 @@ def lossy(rank, protocol=None, **settings):
 
 
 class Ledger:
-    """What a rank has sent, what was applied, and the residuals that are left, by parameter."""
+    """It keeps what a rank has sent, what was applied, and the residuals left, by parameter."""
 
     def __init__(self, sizes):
         self.sent, self.applied = ([np.zeros(size) for size in sizes] for _ in range(2))

@@ -58,7 +58,7 @@ def test_bad_input_is_one_line_and_status_2():
 
 
 def moved(lines):
-    """By how much the mean moved the parameters, in each of the four rounds."""
+    """It returns how far the mean moved the parameters, in each of the four rounds."""
     return [float(line.partition("moved by ")[2].partition(",")[0]) for line in lines[:4]]
 
 

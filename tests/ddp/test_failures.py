@@ -1,4 +1,4 @@
-"""What fails is named on all ranks, in time; what cannot be used is refused in one line."""
+"""All ranks name each failure in time; settings that cannot be used are refused in one line."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ PARAMETERS = [torch.zeros(size) for size in SIZES]
 
 
 def heard(state, rank, step=0):
-    """What an exchange raises, and after how long; None where nothing is wrong."""
+    """It returns what an exchange raises, and after how long; None where nothing is wrong."""
     began_s = time.monotonic()
     try:
         exchange(state, drawn(SIZES, rank, step), PARAMETERS)

@@ -206,7 +206,7 @@ def test_a_scale_that_cannot_be_is_refused():
 
 
 def averages(rank):
-    """Whether the means in each type are right."""
+    """It says for each type whether the means are right."""
     right = []
     for dtype in (torch.float32, torch.bfloat16):
         state = BoundedLoss(mode="reliable", rate_bps=math.inf, timeout_s=60)
@@ -254,7 +254,7 @@ def test_what_an_average_lost_is_added_after_a_checkpoint():
 
 
 def assert_added(outcomes):
-    """What `averaged` returns on both ranks."""
+    """It checks what `averaged` returns on both ranks."""
     assert_complete([ledger for ledger, _ in outcomes])
     for ledger, _ in outcomes:
         assert set(ledger.left) == {0}  # one parameter, however many tensors have come
@@ -272,7 +272,7 @@ HELD = [True] * 3 + [False] * 4 + [True] * 2 + [False]
 
 
 def followed(rank):
-    """What each step held for critical, and the most that it lost; then a state that is loaded."""
+    """It returns what each step held for critical, and its largest loss; then a state is loaded."""
     dblp, phase = preset("dblp", low=0.0, high=0.5), GradientNorm(every_rounds=2)
     state = lossy(rank, dblp, phase=phase, filling="zero")
     held, lost = [], []

@@ -1,4 +1,4 @@
-"""Where an experiment takes each kind of a user's own code, and the example file of that kind."""
+"""It lists where an experiment takes each kind of a user's own code, and that kind's example."""
 
 from __future__ import annotations
 

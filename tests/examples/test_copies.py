@@ -56,7 +56,7 @@ NAMES = {"stdlib-text": "Parameters"}
 
 
 def place_of(kind: str, name: str, reference: str, needs: dict[str, Any]) -> dict[str, Any]:
-    """What an experiment says that uses an entry with its options."""
+    """It returns the part of an experiment that uses an entry with its options."""
     place = PLACES[kind](reference)
     if kind in ("topology", "impairment", "detector"):
         (section,) = place.values()

@@ -1,4 +1,4 @@
-"""What is wrong with a user's own code is said in one line, and nothing is begun."""
+"""One line says what is wrong with a user's own code, and nothing is begun."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_loss_spares_control_packets_only_where_it_says_so(lab):
 
 def test_packets_wait_as_a_delay_says_in_its_direction_and_only_then(lab):
     def waited_s(sender: str, receiver: str) -> list[float]:
-        """Of packets 12 ms apart, so that none waits for another."""
+        """It measures packets 12 ms apart, so that none waits for another."""
         with lab.flow(sender, receiver) as flow:
             sent, arrived = flow.timed(0.6, payload_bytes=200, rate_bps=160e3)
         assert list(arrived) == list(sent)  # all, in order

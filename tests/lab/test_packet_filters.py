@@ -1,4 +1,4 @@
-"""What the two packet filters count and drop, on a veth pair in a network namespace of its own."""
+"""The two packet filters count and drop on a veth pair in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ print(json.dumps([said, filtered.take()]))
 
 
 def test_exactly_the_packets_of_the_table_are_missing_in_each_occurrence(how):
-    """Of a mask and of a drawn table, beyond the end of both; and by the seed alone."""
+    """It holds for a mask and a drawn table, beyond the end of both; and by the seed alone."""
     script = """
 import dataclasses
 from testbed.lab.kernel.packet_filter import FilterCounters

@@ -1,4 +1,4 @@
-"""What is read of other processes and processors: states, sockets, whose they are, ticks."""
+"""The lab reads other processes' and processors' states, sockets, owners and ticks."""
 
 from __future__ import annotations
 

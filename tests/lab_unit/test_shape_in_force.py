@@ -176,7 +176,7 @@ def test_an_interface_that_nothing_shapes_is_told(shaped):
 
 @pytest.fixture
 def settings(elsewhere, shaped) -> SettingsReader:
-    """Of a link between `a` and `b`, both shaped, that was read before the training."""
+    """It has read a link between `a` and `b`, both shaped, before the training."""
     shape_all([(name, elsewhere, SHAPES[1]) for name in ("a", "b")])
     first, second = (
         Port(node=each, interface=each, number=1, pid=elsewhere) for each in ("a", "b")

@@ -80,7 +80,7 @@ def _columns(folder: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def differences(kept: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What both have and is not the same, a line for each."""
+    """It returns a line for each thing that both have and that differs."""
     lines = []
     for part in ("summary", "columns"):
         common = kept[part].keys() & now[part].keys()

@@ -18,7 +18,7 @@ CHUNK_BYTES = 1456
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """How long the two legs of a round took, and the server's reports of them."""
+    """It holds how long the two legs of a round took, and the server's reports of them."""
 
     gather_s: float
     broadcast_s: float
@@ -50,7 +50,7 @@ class Star:
         contents: bool = False,
         ahead: bool = True,
     ) -> None:
-        """Of `chunks` the last one may be a part. Without `ahead` each batch of a sender, and each
+        """The last of `chunks` may be a part. Without `ahead` each batch of a sender, and each
         arrival, is an event of its own."""
         self.simulation = Simulation()
         self.names = [f"worker-{number}" for number in range(1, workers + 1)]

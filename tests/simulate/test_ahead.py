@@ -1,4 +1,4 @@
-"""What a sender sends ahead, and what a receiver reads late: it changes nothing."""
+"""A sender that sends ahead and a receiver that reads late change nothing."""
 
 import math
 
@@ -17,7 +17,7 @@ SIZE = 74
 
 
 def stepped(pacer, now_s, count, beyond):
-    """When batches go, as a driver finds out who asks the pacer again and again."""
+    """It returns when batches go, by a driver that asks the pacer again and again."""
     batches, left = [], count
     while left:
         now_s = pacer.next_s(now_s, left + beyond)

@@ -135,7 +135,7 @@ CHUNK_BITS_BYTES = 8 + -(-CHUNK_BYTES // 32)  # two values, and a bit for each e
 
 
 def payload(layout):
-    """Of chunks of all sizes, some of equal energy, one with a NaN."""
+    """It makes chunks of all sizes, some of equal energy, one with a NaN."""
     random, buffer = np.random.default_rng(5), layout.new_buffer()
     size = np.repeat(random.integers(1, 12, layout.chunk_count), layout.elements_per_chunk)
     layout.floats(buffer)[:] = size[: layout.element_count]

@@ -22,7 +22,7 @@ LOSSY: dict[str, Any] = {
 
 
 def outcome(star):
-    """What its rounds came to, as text."""
+    """It returns the results of a star's rounds, as text."""
     parts: list[object] = []
     for each in star.rounds:
         for reports in (each.gathered, each.broadcast):

@@ -53,7 +53,7 @@ def test_each_switch_stores_and_forwards(length):
 
 
 def test_a_port_s_queue_is_its_own():
-    """What fills the port to one host delays nobody on the way to another."""
+    """A full port to one host delays nobody on the way to another."""
     simulation, simulated = network(name="star", workers=3, rate_bps=RATE_BPS, delay_s=DELAY_S)
     ways = simulated.ways(["worker-1", "worker-2", "worker-3"])
     sinks = Sinks()
@@ -69,7 +69,7 @@ def test_flows_spread_over_paths_of_equal_length_by_the_seed():
     workers = [f"worker-{rank}" for rank in range(1, 65)]
 
     def hops(seed):
-        """Of each worker, those there and those back."""
+        """It returns each worker's hops, those there and those back."""
         _, simulated = network(seed=seed, **LEAF_SPINE)
         ways = simulated.ways(workers)
         return {name: [names(simulated, way) for way in ways[name]] for name in workers}

@@ -47,7 +47,7 @@ class SlowLink:
         return left + sum(size for _, size in self.waiting[1:])
 
     def enter(self, now_s, size):
-        """When it comes out; None if it never does."""
+        """It returns when the datagram comes out; None if it never does."""
         self.counts["sent"] += 1
         if self.queued_bytes(now_s) + size > self.queue_bytes + 0.01:
             self.counts["dropped"] += 1
@@ -95,7 +95,7 @@ class SlowNetwork:
 
     @property
     def next_s(self):
-        """When anything happens; None if nothing does any more."""
+        """It returns the time of the next event; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     @property
@@ -176,7 +176,7 @@ class Fast:
             self._out[source, first + number] = time_s
 
     def came(self, now_s):
-        """What has come out by now; the times of others may be known ahead."""
+        """It returns what has come out by now; the times of others may be known ahead."""
         return {who: time_s for who, time_s in self._out.items() if time_s <= now_s}
 
 

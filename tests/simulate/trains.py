@@ -10,7 +10,7 @@ SIZE_BYTES = 1000
 
 
 class Sinks:
-    """What has come out of the last links: of each source, numbers and times.
+    """They keep what has come out of the last links: of each source, numbers and times.
 
     Attributes:
         announced: how many so far.

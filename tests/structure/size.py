@@ -1,4 +1,4 @@
-"""How large each room is: `python -m tests.structure.size` prints the table of the budgets.
+"""It counts how large each room is: `python -m tests.structure.size` prints the budgets' table.
 
 Rooms are path patterns in `.ci/budgets.toml`; a file belongs to the first that fits. Four counts:
 files, lines, code lines (no blanks, comments, docstrings) and statements (`ast.stmt`).
@@ -110,7 +110,7 @@ def words() -> int:
 
 
 def excesses() -> list[str]:
-    """What is above its budget, a line for each."""
+    """It returns a line for each count that is above its budget."""
     limits, sizes = budgets(), rooms()
     counts: dict[str, tuple[int, int]] = {}
     for room, limit in limits["room"].items():

@@ -55,7 +55,7 @@ OFFENCES = {
 
 
 def checked(folder):
-    """Whether a contract is broken there, and what is printed, in whole lines."""
+    """It returns whether a contract is broken there, and what is printed, in whole lines."""
     done = subprocess.run(
         [str(Path(sys.executable).with_name("lint-imports")), "--no-logo", "--no-cache"],
         cwd=folder,
@@ -70,7 +70,7 @@ def checked(folder):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each contract says, by its name, of a copy in which all offences are made at once."""
+    """It returns each contract's output by its name, for a copy with all offences at once."""
     folder = tmp_path_factory.mktemp("tree")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package)

@@ -215,7 +215,7 @@ class Bottleneck(Topo):
 
 
 def rebuilt(topo):
-    """What another process builds of the description, which reaches it as JSON."""
+    """It returns what another process builds of the description, which reaches it as JSON."""
     return topologies.build(topologies.parse(json.loads(json.dumps(graph.described(topo)))))
 
 

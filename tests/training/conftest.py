@@ -1,4 +1,4 @@
-"""What tests of training share."""
+"""Tests of training share these fixtures."""
 
 import pytest
 

@@ -32,7 +32,7 @@ def gradients_of(workers, layout=LAYOUT, seed=0):
 
 
 def report(received, peer="server", chunks_received=None):
-    """What a sender learns of a transfer; times and bytes mean nothing here."""
+    """It is what a sender learns of a transfer; times and bytes mean nothing here."""
     return TransferReport(
         transfer=0,
         peer=peer,

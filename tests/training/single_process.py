@@ -1,4 +1,4 @@
-"""What a training must come to, computed in one process and without any network."""
+"""It computes a training's result in one process and without any network."""
 
 import numpy as np
 import torch
@@ -43,6 +43,6 @@ def single_process_weights(
 
 
 def need_of(model, section, *, workers=3, **training):
-    """What a run of so many workers needs of a model and a data set."""
+    """It returns what a run of so many workers needs of a model and a data set."""
     settings = Training(**{"batch_size": 8, "model": model, "dataset": section, **training})
     return prerequisites.Need(settings, hosts=workers + 1, seed=1)

@@ -1,4 +1,4 @@
-"""What all workers have in common of a broadcast, and what the server owes them."""
+"""All workers have a part of a broadcast in common, and the server owes them the rest."""
 
 from typing import Any
 

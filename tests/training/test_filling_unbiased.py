@@ -1,4 +1,4 @@
-"""Which fillings are unbiased, and when: by enumeration, and through the transport itself."""
+"""Some fillings are unbiased: this is shown by enumeration, and through the transport itself."""
 
 import itertools
 
@@ -59,7 +59,7 @@ def round_errors(order, *, loss, repair="passes", seeds=SEEDS):
     """Estimate by `rescale` minus truth after gather and broadcast: shape (seeds, elements)."""
 
     def arrived(number, own):
-        """Which chunks a receiver has when it stops."""
+        """It returns the chunks that a receiver has when it stops."""
         outcome = transfer(
             STATISTICS.new_buffer(),
             STATISTICS,

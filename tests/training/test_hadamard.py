@@ -56,7 +56,7 @@ def test_without_loss_it_is_the_mean_to_rounding(workers):
 
 @pytest.mark.parametrize("elements", [3, 4, 6])
 def test_over_all_signs_the_expectation_is_what_shares_says_whatever_is_lost(elements):
-    """By enumeration: not one draw less, so no tolerance but rounding."""
+    """It enumerates all draws, so there is no tolerance but rounding."""
     rotation = Rotation(elements, seed=0)
     (first, _), (last, _) = rotation._steps
     vector = np.arange(1, elements + 1, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""What a worker trains: exact gradients in, exact updates out, and updates that are taken back."""
+"""A worker takes exact gradients in, gives exact updates out, and takes updates back."""
 
 import numpy as np
 import pytest

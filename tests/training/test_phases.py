@@ -12,7 +12,7 @@ def detector(section, rounds_per_epoch=1):
 
 
 def answers(rule, norms, *, begin=0):
-    """What the detector says after each round of gradients (norm, 0, 0, 0)."""
+    """It returns the detector's answer after each round of gradients (norm, 0, 0, 0)."""
     seen = []
     for number, norm in enumerate(norms):
         rule.observe(
@@ -52,7 +52,7 @@ def test_a_change_of_the_norm_by_half_is_critical_and_so_is_the_start(cadence, n
 
 
 def test_by_the_off_by_one_of_the_evaluation_the_round_of_a_look_runs_at_the_high_tolerance():
-    """What is after after a round holds from its broadcast to the next round's gather."""
+    """A phase that begins after a round holds from its broadcast to the next round's gather."""
     norms = [1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 1.0]
     rule = detector({"cadence": 3, "first_round_high": True})
     after = answers(rule, norms)

@@ -1,4 +1,4 @@
-"""What every host of a run derives from its configuration."""
+"""Every host of a run derives the same from its configuration."""
 
 from pathlib import Path
 from typing import Any

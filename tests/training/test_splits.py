@@ -1,4 +1,4 @@
-"""Who trains on what: equal and Dirichlet shares."""
+"""Workers train on equal or Dirichlet shares."""
 
 import numpy as np
 import pytest

@@ -153,7 +153,7 @@ ALL = ["worker-1", "worker-2", "worker-3"]
 
 
 def gathered(whole):
-    """Whose gradients each round averaged, as ranks."""
+    """It returns the ranks whose gradients were averaged, by round."""
     found: dict[int, list[int]] = {}
     for event in whole.events("transfers-server"):
         if event["leg"] == "gather":

@@ -367,7 +367,7 @@ def test_it_says_at_the_least_how_many_more_must_come():
 
 
 def late_progress(recent):
-    """Of four chunks that all hold as much and are needed; the first came at 4.0 s."""
+    """It has four chunks that all hold as much and are needed; the first came at 4.0 s."""
     values = np.array([chunk_energy.MUST | 90, 90, 90, 90], np.uint8)
     at_s = dict.fromkeys(("now_s", "first_s", "last_s", "first_sign_s"), 4.0)
     return progress(FIRST, **at_s, energy_levels=values, slowest=recent)

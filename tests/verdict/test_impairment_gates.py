@@ -40,7 +40,7 @@ any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 
 
 def channel(model: LossModel, seed: int) -> Iterable[bool]:
-    """Which packets a channel loses, one after the other."""
+    """It yields for one packet after the other whether a channel loses it."""
     draw, bad = random.Random(seed), False
     while True:
         yield draw.random() < (model.loss_bad if bad else model.loss_good)
@@ -73,7 +73,7 @@ def distribution(model: LossModel, met: list[int]) -> np.ndarray:
 @any_model
 @pytest.mark.parametrize("met", [[1], [40], [1500], [7, 300, 90]], ids=str)
 def test_a_faithful_channel_is_refused_once_in_a_million(model, met):
-    """By the exact distribution. The mean that the gate compares with is that of it as well."""
+    """It uses the exact distribution. The gate compares with the mean of that one as well."""
     exact = distribution(model, met)
     losses = np.arange(len(exact))
     assert sum(map(model.expected_losses, met)) == pytest.approx(float(exact @ losses), rel=1e-9)

@@ -313,7 +313,7 @@ NETWORK = evidence_of_gates.network_of(LINK)
 
 
 def changes(folder, *made: tuple[list[str], dict[str, Any]]) -> LinkChanges:
-    """What is read of changes by hand from `a`: the keys that were set, and others than before."""
+    """It reads changes by hand from `a`: the keys that were set, and others than before."""
     (folder / "events").mkdir()
     log = Log(folder, NETWORK)
     for at_s, (keys, now) in enumerate(made):

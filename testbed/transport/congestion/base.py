@@ -165,7 +165,7 @@ class PathMonitor:
         return self.round_rtt_s > (self.base_rtt_s + self._rtts.value) / 2
 
     def newest_sent_s(self, feedback: Feedback) -> float | None:
-        """When the newest acknowledged datagram was sent, if that is known."""
+        """It returns when the newest acknowledged datagram was sent, if that is known."""
         if feedback.newest_sent_s is not None:
             return feedback.newest_sent_s
         return None if feedback.rtt_s is None else feedback.now_s - feedback.rtt_s

@@ -261,7 +261,7 @@ class Passes(Repair):
             )
 
     def walk_s(self, chunk_count: int) -> NDArray[np.float64] | None:
-        """When a walk reaches each index, and its end, shape (chunk_count + 1,); None: no price."""
+        """It times a walk to each index, and its end, shape (chunk_count + 1,); None: no price."""
         if not (self.walk_s_per_chunk or self.poll_every):
             return None
         walked = np.arange(1, chunk_count + 1)
