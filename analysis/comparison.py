@@ -101,5 +101,5 @@ def document(first: str, second: str, compared: Sequence[Compared]) -> dict[str,
         "schema": SCHEMA,
         "first": first,
         "second": second,
-        "compared": [{**vars(each), "ratio": each.ratio.as_json()} for each in compared],
+        "compared": [{**vars(row), "ratio": row.ratio.as_json()} for row in compared],
     }

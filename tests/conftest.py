@@ -243,8 +243,8 @@ def pytest_terminal_summary(
         outcome = "passed then" if name in passed else "did not pass then either"
         terminalreporter.write_line(f"{name}: {outcome}", yellow=True)
         reasons = _tried_again.get(name, ["it ran beside others"])
-        said = [_words(report) for report in tries if report.nodeid == name]
-        for words, reason in zip(said, reasons, strict=False):
+        words_of_tries = [_words(report) for report in tries if report.nodeid == name]
+        for words, reason in zip(words_of_tries, reasons, strict=False):
             terminalreporter.write_line(f"  {reason}: {words}", yellow=True)
 
 

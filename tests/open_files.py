@@ -17,11 +17,11 @@ OpenFiles = frozenset[tuple[str, str]]
 def now() -> OpenFiles:
     """Each descriptor's number with what it points to, of the objects that are still in use."""
     gc.collect()
-    found = set()
+    files = set()
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the one that reads this folder
-            found.add((path.name, str(path.readlink())))
-    return frozenset(found)
+            files.add((path.name, str(path.readlink())))
+    return frozenset(files)
 
 
 def assert_none_since(before: OpenFiles, *, within_s: float = 0.0) -> None:

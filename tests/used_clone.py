@@ -54,8 +54,8 @@ def make(folder: Path) -> Path:
 
 def state(clone: Path) -> dict[str, tuple[int, int]]:
     """It returns the results' paths with size and time: a test that changes them wrote there."""
-    found = {}
+    files = {}
     for path in [clone / _RUNS, *(clone / _RUNS).rglob("*")]:
         status = path.lstat()
-        found[str(path)] = (status.st_size, status.st_mtime_ns)
-    return found
+        files[str(path)] = (status.st_size, status.st_mtime_ns)
+    return files

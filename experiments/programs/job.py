@@ -35,10 +35,10 @@ PACE = 0.97  # of the link, as in the built-in training
 
 
 def main() -> None:
-    role, host, other, rate_bps, *given = sys.argv[1:]
-    rounds = given.pop(0) if role == "server" else ""
-    own_control = {"congestion_control": given[1]} if given[1:] else {}
-    protocol = preset(given[0], **own_control)
+    role, host, other, rate_bps, *options = sys.argv[1:]
+    rounds = options.pop(0) if role == "server" else ""
+    own_control = {"congestion_control": options[1]} if options[1:] else {}
+    protocol = preset(options[0], **own_control)
 
     def config(name: str, peers: dict[str, str]) -> EndpointConfig:
         return EndpointConfig(
@@ -77,7 +77,7 @@ def serve(config: EndpointConfig, rounds: str) -> None:
                 mark(f"begin {number - FIRST} round")
             rule = policy.stop_rule(critical=False)
             endpoint.receive(Leg.GATHER.transfer(number), rule, gathered)
-            floats = [LAYOUT.floats(each) for each in gathered.values()]
+            floats = [LAYOUT.floats(payload) for payload in gathered.values()]
             np.mean(floats, axis=0, out=LAYOUT.floats(mean))
             endpoint.send(Leg.BROADCAST.transfer(number), dict.fromkeys(WORKERS, mean))
             if number >= FIRST:

@@ -59,7 +59,7 @@ Schema = Mapping[str, Any]
 
 def _table(*header: str, rows: Iterable[Sequence[object]]) -> str:
     lines: list[Sequence[object]] = [header, ["---"] * len(header), *rows]
-    cells = ([" ".join(str(each).replace("|", "\\|").split()) for each in line] for line in lines)
+    cells = ([" ".join(str(cell).replace("|", "\\|").split()) for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in cells) + "\n"
 
 
@@ -164,7 +164,7 @@ def _row(key: str, schema: Schema, *, required: bool) -> Sequence[str]:
 
 def _value(schema: Schema) -> str:
     if "enum" in schema or "const" in schema:
-        return ", ".join(f"`{each}`" for each in schema.get("enum", [schema.get("const")]))
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     if schema.get("$ref", "").startswith("#/$defs/axis."):
         return "[name](axes.md) with options"
     if schema.get("pattern") == own_code.PATTERN:

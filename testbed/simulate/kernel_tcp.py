@@ -82,11 +82,11 @@ class TcpSender(AcknowledgedSender):
 
     @property
     def _timeout_s(self) -> float:
-        known = self.estimates
-        if known.smoothed_s is None:
+        estimates = self.estimates
+        if estimates.smoothed_s is None:
             first_s = _FIRST_TIMEOUT_S
         else:
-            first_s = known.smoothed_s + max(4 * known.deviation_s, _LEAST_TIMEOUT_S)
+            first_s = estimates.smoothed_s + max(4 * estimates.deviation_s, _LEAST_TIMEOUT_S)
         return min(first_s * 2.0**self._doublings, _LONGEST_TIMEOUT_S)
 
     def _probe_s(self) -> float:

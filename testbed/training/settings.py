@@ -154,7 +154,7 @@ AnyPace = Annotated[
 
 
 class Training(Section):
-    """It sets what the workers compute."""
+    """The training that the workers compute."""
 
     model: str = Field(
         default="small-cnn", examples=list(models.MODELS), description="what is trained"

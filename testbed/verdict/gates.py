@@ -501,9 +501,9 @@ def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> 
     # A looser limit decides, but is told.
     waived = [key for key in entry.limits if key in limits["waive"]]
     loose = [
-        f"{each}, by a limit of {limits[each]:g} instead of {DEFAULTS[each]:g}"
-        for each in entry.limits
-        if limits[each] > DEFAULTS[each]
+        f"{key}, by a limit of {limits[key]:g} instead of {DEFAULTS[key]:g}"
+        for key in entry.limits
+        if limits[key] > DEFAULTS[key]
     ]
     return Gate(
         name=entry.name,
@@ -513,7 +513,7 @@ def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> 
         outcome=outcome,
         where=finding.where,
         note=note,
-        waived="; ".join([*(f"{each}, by limits.waive" for each in waived), *loose]),
+        waived="; ".join([*(f"{key}, by limits.waive" for key in waived), *loose]),
         decides=not waived,
         repeats=finding.repeats,
     )

@@ -48,35 +48,35 @@ def impair(pids: list[int]) -> list[PacketFilter]:
     return filters
 
 
-def rank(number: int, pid: int, port: int, given: argparse.Namespace) -> None:
+def rank(number: int, pid: int, port: int, arguments: argparse.Namespace) -> None:
     """One rank, in a process of its own; rank 0 prints."""
     enter(pid)
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR=machines.address(0), MASTER_PORT=str(port))
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     dist.init_process_group("gloo", rank=number, world_size=RANKS)
-    took_s = work(number, given.buckets, given.megabytes, given.turns, KINDS, "cpu")
+    took_s = work(number, arguments.buckets, arguments.megabytes, arguments.turns, KINDS, "cpu")
     mine = torch.tensor([took_s[kind] for kind in KINDS], dtype=torch.float64)
     everyone = [torch.empty_like(mine) for _ in range(RANKS)]
     dist.all_gather(everyone, mine)
     if number == 0:
-        show([dict(zip(KINDS, each.tolist(), strict=True)) for each in everyone])
+        show([dict(zip(KINDS, took.tolist(), strict=True)) for took in everyone])
         sys.stdout.flush()
     dist.barrier()
 
 
-def measure(pids: list[int], port: int, given: argparse.Namespace) -> bool:
+def measure(pids: list[int], port: int, arguments: argparse.Namespace) -> bool:
     """It is true if all ranks have ended well."""
     context = multiprocessing.get_context("fork")  # torch is imported once
     ranks = [
-        context.Process(target=rank, args=(number, pid, port, given))
+        context.Process(target=rank, args=(number, pid, port, arguments))
         for number, pid in enumerate(pids)
     ]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join()
-    return not any(each.exitcode for each in ranks)
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    return not any(process.exitcode for process in ranks)
 
 
 def main() -> int:
@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--only", choices=NETWORKS)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if _INSIDE not in os.environ:
         words = [sys.executable, "-m", "tests.benchmarks.ddp_machines", *sys.argv[1:]]
         environment = os.environ | {_INSIDE: "1"}
@@ -95,12 +95,12 @@ def main() -> int:
     for number, name in enumerate(NETWORKS):
         if name == "lossy":
             filters = impair(pids)
-        if given.only in (None, name):
+        if arguments.only in (None, name):
             print(f"{name}:", flush=True)
-            if not measure(pids, _PORT + number, given):
+            if not measure(pids, _PORT + number, arguments):
                 return 1
-    for machine, each in enumerate(filters):
-        losses = each.take()
+    for machine, packet_filter in enumerate(filters):
+        losses = packet_filter.take()
         print(f"machine {machine} lost {losses.dropped} of {losses.met} packets")
     return 0
 

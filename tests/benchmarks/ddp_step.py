@@ -114,7 +114,7 @@ def work(
 ) -> dict[str, list[float]]:
     """Seconds of each turn."""
     wrapped = {}
-    for kind, settings in ((each, KINDS[each]) for each in kinds):
+    for kind, settings in ((kind, KINDS[kind]) for kind in kinds):
         ddp = wrapped_rows(buckets, megabytes, device)
         if settings:
             state = BoundedLoss(**{"protocol": "none", "timeout_s": 60, **settings})
@@ -148,21 +148,23 @@ def main() -> None:
     )
     parser.add_argument("--own", action="store_true", help="only the hook's own cost")
     parser.add_argument("--memory", action="store_true", help="the peak of a rank's memory")
-    given = parser.parse_args()
-    if given.memory:
-        for kind, ratio in memory_ratios(given.ranks, given.buckets, given.megabytes).items():
+    arguments = parser.parse_args()
+    if arguments.memory:
+        for kind, ratio in memory_ratios(
+            arguments.ranks, arguments.buckets, arguments.megabytes
+        ).items():
             print(f"{kind:18} {ratio:.2f} x the gradient")
         return
-    kinds = ["gloo", "no exchange", "local"] if given.own else list(KINDS)
+    kinds = ["gloo", "no exchange", "local"] if arguments.own else list(KINDS)
     outcomes = launch(
         work,
-        given.ranks,
+        arguments.ranks,
         within_s=600,
-        buckets=given.buckets,
-        megabytes=given.megabytes,
-        turns=given.turns,
+        buckets=arguments.buckets,
+        megabytes=arguments.megabytes,
+        turns=arguments.turns,
         kinds=kinds,
-        device=given.device,
+        device=arguments.device,
     )
     slowest = show(values(outcomes))
     more = np.subtract(slowest["local"], slowest["no exchange"]) / slowest["gloo"]
@@ -170,10 +172,12 @@ def main() -> None:
 
 
 def show(
-    told: list[dict[str, list[float]]], beside: Sequence[str] = ("gloo",)
+    of_ranks: list[dict[str, list[float]]], beside: Sequence[str] = ("gloo",)
 ) -> dict[str, NDArray[np.float64]]:
     """Prints what all ranks' turns took, by kind; returns the slowest rank's seconds."""
-    slowest = {kind: np.max([each[kind] for each in told], axis=0) for kind in told[0]}
+    slowest = {
+        kind: np.max([of_rank[kind] for of_rank in of_ranks], axis=0) for kind in of_ranks[0]
+    }
     for kind, took_s in slowest.items():
         line = f"{kind:18} {_median_and_range(took_s, 4, ' s')}"
         for other in beside:

@@ -25,7 +25,7 @@ TURNS = 7
 def one(path: FastPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float, float]:
     """Processor seconds per gigabyte of composing and of placing."""
     frames = new_frames(BATCH, layout.chunk_bytes)
-    source, target = (np.full_like(layout.new_buffer(), each) for each in (7, 1))
+    source, target = (np.full_like(layout.new_buffer(), fill) for fill in (7, 1))
     composer = path.composer(
         session=1, transfer=1, layout=layout, rows=layout.rows(source), frames=frames
     )

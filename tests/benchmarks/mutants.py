@@ -176,7 +176,7 @@ def _imports(path: Path) -> set[str]:
     return {name.rpartition(".")[2] for name in names}
 
 
-def found(tests: list[str], path: Path, source: str) -> bool:
+def is_found(tests: list[str], path: Path, source: str) -> bool:
     """It is true if tests fail while a file has this source; one that hangs fails."""
     before = path.read_text()
     options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "60", "-n", "auto"]
@@ -200,12 +200,12 @@ def main() -> None:
         return
     room = sys.argv[2]
     chosen = [place for line in KEPT.open() if (place := json.loads(line))["room"] == room]
-    known = {json.dumps(place): (path, number) for place, path, number in places_of(room)}
-    there = [place for place in chosen if json.dumps(place) in known]
+    places = {json.dumps(place): (path, number) for place, path, number in places_of(room)}
+    there = [place for place in chosen if json.dumps(place) in places]
     tests, alive, began_s = tests_of(room), 0, time.monotonic()
     for count, place in enumerate(there, 1):
-        path, number = known[json.dumps(place)]
-        if not found(tests, path, mutant(path, number)):
+        path, number = places[json.dumps(place)]
+        if not is_found(tests, path, mutant(path, number)):
             alive += 1
             print(f"survived: {json.dumps(place)}", flush=True)
         mean_s = (time.monotonic() - began_s) / count

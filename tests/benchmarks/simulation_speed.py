@@ -88,7 +88,7 @@ def measure(workers: int, delay_s: float, megabytes: float, rounds: int) -> str:
         ]
         written = (outcome.directory / "events" / "rounds.jsonl").read_text().splitlines()
     sent = sum(
-        each["chunks_sent"] for each in lines if each["role"] == "sender" and each["round"] > 0
+        line["chunks_sent"] for line in lines if line["role"] == "sender" and line["round"] > 0
     )
     virtual_s = sum(json.loads(line)["latency_s"] for line in written[1:])
     took_s = times_s[rounds] - times_s[1]

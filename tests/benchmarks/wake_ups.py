@@ -18,29 +18,29 @@ from testbed.shared import jsonl, run_directory
 
 def lateness_s(folder: Path) -> dict[int, list[list[float]]]:
     """It returns each gather's latenesses in ascending order, by the number of workers."""
-    found = defaultdict(list)
+    gathers = defaultdict(list)
     for status in folder.glob("*/status.json"):
         if run_directory.read_json(status)["verdict"] != "ok":
             continue
         events = status.parent / "events"
         began_s = {
-            each["round"]: each["gather_began_s"] for each in jsonl.read(events / "rounds.jsonl")
+            row["round"]: row["gather_began_s"] for row in jsonl.read(events / "rounds.jsonl")
         }
         rounds = defaultdict(list)
         for path in events.glob("transfers-worker-*.jsonl"):
-            for each in jsonl.read(path):
-                if each["leg"] == "gather" and each["round"] > 0:
-                    rounds[each["round"]].append(each["began_s"] - began_s[each["round"]])
+            for row in jsonl.read(path):
+                if row["leg"] == "gather" and row["round"] > 0:
+                    rounds[row["round"]].append(row["began_s"] - began_s[row["round"]])
         for late in rounds.values():
-            found[len(late)].append(sorted(late))
-    return found
+            gathers[len(late)].append(sorted(late))
+    return gathers
 
 
 def main() -> None:
     """Print the mean, and the median of the first worker to the last."""
     for workers, gathers in sorted(lateness_s(Path(sys.argv[1])).items()):
         ms = 1e3 * np.array(gathers)
-        medians = ", ".join(f"{each:.2f}" for each in np.median(ms, axis=0))
+        medians = ", ".join(f"{median_ms:.2f}" for median_ms in np.median(ms, axis=0))
         print(
             f"{workers} workers, {len(ms)} gathers: mean {ms.mean():.2f} ms; "
             f"medians from the first worker to the last {medians} ms"

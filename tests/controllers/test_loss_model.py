@@ -35,10 +35,10 @@ def lost(model: LossModel, seed: str = "7") -> list[bool]:
     ],
 )
 def test_mean_loss_and_mean_run_of_losses(model, mean_loss, mean_run):
-    found = lost(model)
-    runs = [len(list(group)) for is_lost, group in itertools.groupby(found) if is_lost]
+    losses = lost(model)
+    runs = [len(list(group)) for is_lost, group in itertools.groupby(losses) if is_lost]
     assert model.mean_loss == pytest.approx(mean_loss)
-    assert statistics.mean(found) == pytest.approx(mean_loss, rel=0.05)
+    assert statistics.mean(losses) == pytest.approx(mean_loss, rel=0.05)
     assert statistics.mean(runs) == pytest.approx(mean_run, rel=0.05)
 
 
@@ -58,22 +58,22 @@ def test_the_same_seed_loses_the_same_packets_and_the_filters_agree(
 ):
     one, same = loss_table.drawn(model, seed), loss_table.drawn(model, seed)
     assert (one.size, one.lost.tolist()) == (same.size, same.lost.tolist())
-    found = one.losses(occurrence, packets)
+    losses = one.losses(occurrence, packets)
     # As nftables looks a packet up, and as the XDP program does.
     first, period = one.span(occurrence)
     indices = np.arange(packets)
     assert 0 < period <= loss_table.MOST_PACKETS
-    assert np.flatnonzero(np.isin(indices % period + first, one.lost)).tolist() == found.tolist()
+    assert np.flatnonzero(np.isin(indices % period + first, one.lost)).tolist() == losses.tolist()
     table, length = one.bits(occurrence)
     bits = np.unpackbits(np.frombuffer(table, np.uint8), bitorder="little")[:length]
-    assert np.flatnonzero(bits[indices % length]).tolist() == found.tolist()
+    assert np.flatnonzero(bits[indices % length]).tolist() == losses.tolist()
 
 
 def test_another_seed_and_another_occurrence_lose_others():
     model = LossModel(loss_good=0.1)
     table, other = (loss_table.drawn(model, seed) for seed in ("1/loss", "2/loss"))
     some = [table.losses(number, 1000).tolist() for number in range(200)]
-    assert len({tuple(each) for each in some}) == 200
+    assert len({tuple(losses) for losses in some}) == 200
     assert other.losses(0, 1000).tolist() != some[0]
     # They do not meet the same stretch of the table either.
     begins = sorted(table.span(number)[0] for number in range(200))
@@ -83,7 +83,7 @@ def test_another_seed_and_another_occurrence_lose_others():
 @given(st.lists(st.sets(st.integers(0, 5000)), min_size=1, max_size=5))
 def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences):
     tables = [np.array(sorted(occurrence), dtype=np.int64) for occurrence in occurrences]
-    lines = [line for each in tables for line in ("next", *loss_table.mask_lines(each))][1:]
+    lines = [line for lost in tables for line in ("next", *loss_table.mask_lines(lost))][1:]
     file = tmp_path_factory.mktemp("mask") / "some.mask"
     file.write_text("# packets\n" + "\n".join([*lines, "# end"]))
     if not lines:
@@ -91,8 +91,8 @@ def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences)
             loss.read_mask(file.name, [file.parent])
         return
     table = loss.table_of_mask(loss.read_mask(file.name, [file.parent]))
-    for number, each in enumerate(tables):
-        assert table.losses(number, 5001).tolist() == each.tolist()
+    for number, occurrence in enumerate(tables):
+        assert table.losses(number, 5001).tolist() == occurrence.tolist()
     if len(tables) > 1:
         assert not len(table.losses(len(tables), 5001))
 
@@ -130,9 +130,9 @@ def test_a_mask_for_more_occurrences_than_there_are_is_refused(tmp_path, when, s
         "next\n".join(f"{section}\n" for section in range(sections))
     )
     document = {"kind": "loss", "mask": "some.mask", **when}
-    found = LossParameters.model_validate(document, context={"folders": [tmp_path]})
+    parameters = LossParameters.model_validate(document, context={"folders": [tmp_path]})
     if not message:
-        assert found.resolved(seed=1, rounds=10)["lost_packets"].count(";") == sections - 1
+        assert parameters.resolved(seed=1, rounds=10)["lost_packets"].count(";") == sections - 1
         return
     with pytest.raises(ValueError, match=message):
-        found.resolved(seed=1, rounds=10)
+        parameters.resolved(seed=1, rounds=10)

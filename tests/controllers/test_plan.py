@@ -33,7 +33,7 @@ def resolved(folder: Path, entry: dict[str, object]) -> list[dict[str, object]]:
 
 def test_a_period_becomes_a_list(tmp_path):
     entry = {**LOSS, "rounds": {"every": 4, "from": 3, "until": 15}}
-    assert [each["rounds"] for each in resolved(tmp_path, entry)] == [[3, 7, 11, 15]] * 4
+    assert [entry["rounds"] for entry in resolved(tmp_path, entry)] == [[3, 7, 11, 15]] * 4
     entry = {**LOSS, "rounds": {"every": 8}}
     assert resolved(tmp_path, entry)[0]["rounds"] == [0, 8, 16]
     entry = {**LOSS, "at_s": {"every": 0.5, "from": 1, "until": 2}, "duration_s": 0.25}

@@ -88,10 +88,10 @@ class FakeSwitch:
             self.flows[place] = message.cookie, text
             return None
         strict = message.command == ofproto_v1_3.OFPFC_DELETE_STRICT
-        for each, (cookie, _) in list(self.flows.items()):
+        for key, (cookie, _) in list(self.flows.items()):
             by_cookie = cookie & message.cookie_mask == message.cookie & message.cookie_mask
-            if by_cookie and (not strict or each == place):
-                del self.flows[each]
+            if by_cookie and (not strict or key == place):
+                del self.flows[key]
         return None
 
     @staticmethod

@@ -48,7 +48,7 @@ QUEUE = {"kind": "queue", "rate_factor": 0.1, "queue_factor": 0.5, **TARGET}
 STRAGGLER = {"kind": "straggler", "host": "a", "resource": "link", "factor": 4, "rounds": [1]}
 CHANGES = {"t_s": [0, 1], "rate_bps": [1e6, 3e6]}
 TRACE = {"kind": "trace", "changes": CHANGES, "length_s": 2, **TARGET}
-ALL = pytest.mark.parametrize("entry", [QUEUE, STRAGGLER, TRACE], ids=lambda each: each["kind"])
+ALL = pytest.mark.parametrize("entry", [QUEUE, STRAGGLER, TRACE], ids=lambda entry: entry["kind"])
 
 
 @ALL
@@ -71,8 +71,8 @@ def test_what_is_set_by_hand_meanwhile_holds_and_stays_the_rest_is_brought_back(
     lab.links.change("s1", "a", {"rate_bps": BY_HAND_BPS})
     assert lab.links.now("s1", "a")["rate_bps"] == BY_HAND_BPS
     impairment.end()
-    found = lab.links.now("s1", "a")
-    assert (found["rate_bps"], found["queue_bytes"]) == (BY_HAND_BPS, 150_000)
+    shape = lab.links.now("s1", "a")
+    assert (shape["rate_bps"], shape["queue_bytes"]) == (BY_HAND_BPS, 150_000)
 
 
 def test_a_later_change_of_the_impairment_does_not_lose_what_was_set_by_hand(lab):

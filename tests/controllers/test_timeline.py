@@ -33,8 +33,8 @@ def impairment(**parameters: Any) -> Nothing:
 
 def begun(timeline: Timeline, round_number: int, leg: str, at_s: float = 0.0) -> list[str]:
     """Labels of what a leg's begin brings into force."""
-    found = timeline.announced(round_number, leg, at_s)
-    return [each.parameters.label for each in found if timeline.begin(each)]
+    announced = timeline.announced(round_number, leg, at_s)
+    return [occurrence.parameters.label for occurrence in announced if timeline.begin(occurrence)]
 
 
 def test_both_legs_and_whole_rounds_are_anchors():
@@ -46,16 +46,16 @@ def test_both_legs_and_whole_rounds_are_anchors():
     )
     assert begun(timeline, 1, "round") == ["whole"]
     assert begun(timeline, 1, "gather") == ["legs"]
-    for each in timeline.ending_with(1, "gather"):
-        timeline.ended(each)
+    for occurrence in timeline.ending_with(1, "gather"):
+        timeline.ended(occurrence)
     assert timeline.active == ["whole"]
     assert begun(timeline, 1, "broadcast") == ["legs"]
-    assert [each.parameters.label for each in timeline.ending_with(1, "round")] == ["whole"]
+    assert [due.parameters.label for due in timeline.ending_with(1, "round")] == ["whole"]
 
 
 def test_times_count_from_the_first_round_and_only_once():
     timeline = Timeline([impairment(at_s=[3, 1.5], duration_s=0.1)])
-    assert [each.begins_s for each in timeline.start(1000.0)] == [1001.5, 1003.0]
+    assert [occurrence.begins_s for occurrence in timeline.start(1000.0)] == [1001.5, 1003.0]
     assert timeline.start(2000.0) == []
 
 
@@ -106,7 +106,7 @@ def of_rounds(**entry: Any) -> tuple[list[tuple[Any, ...]], Any]:
     planned = [ENTRY | {"leg": "gather"} | entry]
     key = "impairment_late_s"
     gate = gate_of(key, limits={key: 60}, events=log, impairments=planned)
-    return [(each["action"], each["round"], each["details"]) for each in log], gate
+    return [(event["action"], event["round"], event["details"]) for event in log], gate
 
 
 def test_what_is_due_while_the_one_before_is_in_force_is_missing():

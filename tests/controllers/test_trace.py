@@ -23,22 +23,22 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def trace(folder: Path, text: str, **keys: Any) -> TraceParameters:
     """The parameters of a trace in a file of a folder."""
     (folder / "some.csv").write_text(text)
-    given = {"kind": "trace", "file": "some.csv", "link": ["a", "s"], "at_s": [0], **keys}
-    return TraceParameters.model_validate(given, context={"folders": [folder]})
+    document = {"kind": "trace", "file": "some.csv", "link": ["a", "s"], "at_s": [0], **keys}
+    return TraceParameters.model_validate(document, context={"folders": [folder]})
 
 
 def test_a_csv_file_is_resolved_to_its_content_and_lasts_as_long(tmp_path):
     text = "# made up\nt_s, rate_bps, loss\n0, 1e6, 0\n2, 0, 0.5\n3, 2000000, 0\n"
-    found = trace(tmp_path, text)
+    parameters = trace(tmp_path, text)
     rates = [1e6, SMALLEST_RATE_BPS, 2e6]
-    assert found.changes == {"t_s": [0, 2, 3], "rate_bps": rates, "loss": [0, 0.5, 0]}
-    assert (found.length_s, found.duration_s, found.file) == (4, 4, None)
+    assert parameters.changes == {"t_s": [0, 2, 3], "rate_bps": rates, "loss": [0, 0.5, 0]}
+    assert (parameters.length_s, parameters.duration_s, parameters.file) == (4, 4, None)
     elsewhere = tmp_path / "other"
     elsewhere.mkdir()
-    one, other = (each.resolved(seed=1, rounds=1) for each in (found, trace(elsewhere, text)))
+    one, other = (read.resolved(seed=1, rounds=1) for read in (parameters, trace(elsewhere, text)))
     assert one == other
     assert "some.csv" not in str(one)
-    assert one["changes"] == impairments.read(one).model_dump()["changes"] == found.changes
+    assert one["changes"] == impairments.read(one).model_dump()["changes"] == parameters.changes
 
 
 def test_what_is_due_repeats(tmp_path):
@@ -61,7 +61,8 @@ def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms):
         assert 0.025 < end - begin < 0.075
         last = end == 3.001
         count = sum(
-            begin <= each / 1000 + 1e-9 and (each / 1000 < end - 1e-9 or last) for each in times_ms
+            begin <= at_ms / 1000 + 1e-9 and (at_ms / 1000 < end - 1e-9 or last)
+            for at_ms in times_ms
         )
         planned = max(SMALLEST_RATE_BPS, count * 1514 * 8 / (end - begin))
         assert rate == pytest.approx(planned, abs=1)
@@ -119,5 +120,5 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
 
 @pytest.mark.parametrize("name", ["handover.csv", "cellular.mahimahi"])
 def test_the_examples_are_valid(name):
-    found = read_trace(name, [EXAMPLES])
-    assert math.isclose(found["length_s"], {"handover.csv": 3.3, "cellular.mahimahi": 1.0}[name])
+    read = read_trace(name, [EXAMPLES])
+    assert math.isclose(read["length_s"], {"handover.csv": 3.3, "cellular.mahimahi": 1.0}[name])

@@ -155,7 +155,7 @@ def train(ddp, steps, rank, *, first=0, rows=8, device="cpu", after=None, optimi
     """SGD with momentum; `after(step)` is called behind each step."""
     optimiser = optimiser or torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     for step in range(first, first + steps):
-        inputs, targets = (each.to(device) for each in batch(step, rank, rows))
+        inputs, targets = (tensor.to(device) for tensor in batch(step, rank, rows))
         optimiser.zero_grad()
         nn.functional.mse_loss(ddp(inputs), targets).backward()
         optimiser.step()

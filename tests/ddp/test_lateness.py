@@ -41,11 +41,11 @@ def busy(rank, collective):
 
 @pytest.mark.parametrize(("collective", "named"), [("sharded", [1, 1]), ("server", [1, 0])])
 def test_a_rank_that_computes_for_long_is_waited_for_and_named(collective, named):
-    told = values(launch(busy, 3, collective=collective))
-    assert [carried_by for carried_by, _ in told] == ["transport"] * 3
+    returned = values(launch(busy, 3, collective=collective))
+    assert [carried_by for carried_by, _ in returned] == ["transport"] * 3
     # Where one rank averages, the others see no more than that its mean is not there.
     for rank, culprit in zip((0, 2), named, strict=True):
-        bucket = told[rank][1]
+        bucket = returned[rank][1]
         assert bucket.slowest == culprit
         assert 2.0 < bucket.slowest_s < 10
 

@@ -86,7 +86,7 @@ def copied(folder: Path, kind: str, name: str) -> str:
     file = inspect.getfile(entry)
     source = Path(file).read_text(encoding="utf-8")
     (folder / "mine.py").write_text(re.sub(r'\A"""', '"""My own: ', source))
-    files = [inspect.getfile(registry.entry(each)) for each in registry]
+    files = [inspect.getfile(registry.entry(other)) for other in registry]
     named = NAMES.get(name) if files.count(file) == 1 else entry.__name__
     return f"./mine.py:{named}" if named else "./mine.py"
 

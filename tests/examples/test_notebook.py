@@ -35,7 +35,7 @@ def test_the_notebook_draws_the_lines_of_the_report_s_figure(tmp_path):
     places = {"LAB_RESULTS": str(tmp_path), "MPLBACKEND": "agg"}
     done = python(script, env=os.environ | places, timeout=None)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    drawing = json.loads(done.stdout.splitlines()[-1])
 
     results = load(tmp_path)
     styles = style.arm_styles(results.arms)
@@ -43,9 +43,9 @@ def test_the_notebook_draws_the_lines_of_the_report_s_figure(tmp_path):
     assert figure is not None
     lines = [np.asarray(line.get_xydata()) for line in figure.axes[0].lines]
     lines = [line for line in lines if len(line) == 10]  # not those of the legend
-    assert len(lines) == len(found["drawn"]) == 2
+    assert len(lines) == len(drawing["drawn"]) == 2
     unit = 1000 if "(ms)" in figure.axes[0].get_ylabel() else 1
-    for line, (x, y) in zip(lines, found["drawn"].values(), strict=True):
+    for line, (x, y) in zip(lines, drawing["drawn"].values(), strict=True):
         assert line[:, 0].tolist() == x
-        assert line[:, 1] == pytest.approx([unit * each for each in y])
-    assert found["ratios"] == pytest.approx({"dblp": 5.5, "tcp-cubic": 12.5})
+        assert line[:, 1] == pytest.approx([unit * value for value in y])
+    assert drawing["ratios"] == pytest.approx({"dblp": 5.5, "tcp-cubic": 12.5})

@@ -108,23 +108,23 @@ def test_an_own_model_learns_own_data(tmp_path):
         "schedule": {"kind": "./schedule.py"},
     }
     (run,) = load_all(write(tmp_path, "model", training=training))
-    assert set(run.config()["code"]) == {str(tmp_path / f"{each}.py") for each in training}
+    assert set(run.config()["code"]) == {str(tmp_path / f"{part}.py") for part in training}
     prerequisites.prepare([run.training_need], print)
-    found = run.experiment.training
-    data = datasets.load(found.dataset)
+    training_settings = run.experiment.training
+    data = datasets.load(training_settings.dataset)
     learner = Replica(
-        build(found.model, 1, classes=data.classes, input_shape=data.input_shape),
+        build(training_settings.model, 1, classes=data.classes, input_shape=data.input_shape),
         dataset=data,
         batches=splits.batches(np.arange(1000), 32, 1, 0),
         optimiser={
-            "name": found.optimiser,
+            "name": training_settings.optimiser,
             "learning_rate": 0.1,
             "momentum": 0.5,
             "weight_decay": 0.0,
         },
     )
-    gradient = np.empty(sum(each.numel() for each in learner._trained), dtype=np.float32)
-    rate = found.schedule.factor(Position(round_number=0, rounds=9, rounds_per_epoch=3))
+    gradient = np.empty(sum(parameter.numel() for parameter in learner._trained), dtype=np.float32)
+    rate = training_settings.schedule.factor(Position(round_number=0, rounds=9, rounds_per_epoch=3))
     assert rate == 0.5
     for _ in range(20):
         learner.gradient(gradient)
@@ -151,9 +151,11 @@ def test_the_optimisers_of_a_user_get_what_they_take(tmp_path):
     )
     path = place(tmp_path, "optimiser", text)
     weight = torch.nn.Parameter(torch.tensor([1.0]))
-    found = build_optimiser(str(path), [weight], learning_rate=0.5, momentum=0.9, weight_decay=0.1)
+    optimiser = build_optimiser(
+        str(path), [weight], learning_rate=0.5, momentum=0.9, weight_decay=0.1
+    )
     weight.grad = torch.tensor([1.0])
-    found.step()
+    optimiser.step()
     assert weight.item() == 0.5
 
 
@@ -169,17 +171,17 @@ OPTIONS = {
 def test_options_are_a_text_or_a_mapping(tmp_path, kind):
     key, option, value = OPTIONS[kind]
     path = place(tmp_path, kind)
-    found = set()
-    for given in (
+    described = set()
+    for reference in (
         f"./mine.py:{option}={value}",
         {"name": "./mine.py", option: value},
         {"name": str(path), option: value},
     ):
-        arms = {"mine": {"protocol": "dblp", key: given}}
+        arms = {"mine": {"protocol": "dblp", key: reference}}
         (run,) = load_all(write(tmp_path, kind, arms=arms))
         config = run.config()
-        found.add(config["filling"]["gather"] if kind == "filling" else config["protocol"][key])
-    assert found == {f"{path}:{option}={value}"}
+        described.add(config["filling"]["gather"] if kind == "filling" else config["protocol"][key])
+    assert described == {f"{path}:{option}={value}"}
     for wrong in (f"./mine.py:no_such={value}", {"name": "./mine.py", "no_such": value}):
         arms = {"mine": {"protocol": "dblp", key: wrong}}
         with pytest.raises(InputError, match="has no option 'no_such'; valid options: .*" + option):
@@ -188,7 +190,7 @@ def test_options_are_a_text_or_a_mapping(tmp_path, kind):
 
 @pytest.mark.parametrize("key", ["congestion_control", "order", "repair"])
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ({"beta": 0.8}, "or a mapping with the key 'name'"),
         (3, "or a mapping with the key 'name'"),
@@ -196,10 +198,10 @@ def test_options_are_a_text_or_a_mapping(tmp_path, kind):
         ({"name": "./mine.py", "text": "a,b=c"}, "texts without commas"),
     ],
 )
-def test_a_mapping_that_names_nothing_is_one_line(tmp_path, key, value, said):
+def test_a_mapping_that_names_nothing_is_one_line(tmp_path, key, value, message):
     place(tmp_path, key)
     arms = {"mine": {"protocol": "dblp", key: value}}
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         load_all(write(tmp_path, "order", arms=arms))
     assert "\n" not in str(caught.value)
 
@@ -213,14 +215,14 @@ def test_a_number_that_yaml_reads_as_text_is_a_number_in_a_mapping_too(rate):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("walk_s_per_chunk=-1", "walk_s_per_chunk is -1; valid: 0 to 1"),
         ("walk_s_per_chunk=x", "walk_s_per_chunk: 'x': must be a number"),
         ("poll_every=100", "poll_every is 100 and poll_s is 0.0; valid: both above 0, or none"),
     ],
 )
-def test_every_bad_option_names_its_entry(options, said):
+def test_every_bad_option_names_its_entry(options, message):
     with pytest.raises(ValueError) as caught:
         REPAIRS.create(f"passes:{options}")
-    assert str(caught.value).startswith(f"repair 'passes': {said}")
+    assert str(caught.value).startswith(f"repair 'passes': {message}")

@@ -36,7 +36,7 @@ CASES = [
 def test_what_is_wrong_with_own_code_is_one_line_and_nothing_is_begun(
     tmp_path, monkeypatch, capsys, kind, broken
 ):
-    text, reference, said = BROKEN[broken]
+    text, reference, message = BROKEN[broken]
     if text is not None:
         place(tmp_path, kind, text)
     path = write(tmp_path, kind, reference)
@@ -45,9 +45,9 @@ def test_what_is_wrong_with_own_code_is_one_line_and_nothing_is_begun(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("lab: ")]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lab: ")]
     assert str(path) in line
-    assert said in line
+    assert message in line
     assert not out.exists()
 
 

@@ -14,10 +14,10 @@ FLAGS = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all
 
 @pytest.fixture
 def compiler():
-    found = shutil.which(os.environ.get("CC", "cc"))
-    if found is None:
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
         pytest.skip("no C compiler")
-    return found
+    return compiler
 
 
 def build(compiler, folder, source):

@@ -306,7 +306,7 @@ def find_process(command: subprocess.Popen[str], *words: str) -> list[psutil.Pro
             continue
         if all(any(word in part for part in line) for word in words):
             result.append(process)
-    return sorted(result, key=lambda each: (each.create_time(), each.pid))
+    return sorted(result, key=lambda process: (process.create_time(), process.pid))
 
 
 def training_has_begun(folder: Path) -> bool:

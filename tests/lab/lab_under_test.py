@@ -235,7 +235,7 @@ def _outer_pids(first_pid: int) -> dict[int, int]:
             status = (entry / "status").read_text()
         except OSError:
             continue
-        (line,) = (each for each in status.splitlines() if each.startswith("NSpid:"))
+        (line,) = (row for row in status.splitlines() if row.startswith("NSpid:"))
         result[int(line.split()[-1])] = int(entry.name)
     return result
 

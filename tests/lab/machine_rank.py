@@ -25,10 +25,10 @@ def exchanged(rank: int, world: int, **settings: Any) -> dict[str, Any]:
     right = True
     for step in range(5):
         means = exchange(state, drawn(SIZES, rank, step), PARAMETERS)
-        each = [drawn(SIZES, other, step) for other in range(world)]
+        gradients = [drawn(SIZES, other, step) for other in range(world)]
         for at, mean in enumerate(means):
-            total = each[0][at].clone()
-            for more in each[1:]:
+            total = gradients[0][at].clone()
+            for more in gradients[1:]:
                 total += more[at]
             right &= torch.equal(mean, total / world)
     places = state._rendezvous

@@ -51,7 +51,7 @@ def test_captures_of_both_ends_agree_with_what_the_hosts_noted(command, tmp_path
         noted = [
             event for event in results.events(f"transfers-{worker}") if event["role"] == "sender"
         ]
-        assert sent == {2 * each["round"]: each["chunks_sent"] for each in noted}
+        assert sent == {2 * row["round"]: row["chunks_sent"] for row in noted}
         stops = {
             packet[Control].transfer
             for packet in packets

@@ -85,7 +85,7 @@ def _marked(step: Step) -> Any:
     return pytest.param(step, id=str(step), marks=marks)
 
 
-@pytest.mark.parametrize("step", [_marked(each) for each in STEPS])
+@pytest.mark.parametrize("step", [_marked(step) for step in STEPS])
 def test_step(step: Step, folder: Path, pytestconfig: pytest.Config) -> None:
     if step.block.file:
         (folder / step.block.file).write_text(step.block.text, encoding="utf-8")
@@ -121,7 +121,7 @@ def _verdicts(folder: Path) -> dict[Path, int]:
 
 def _only_too_busy(new: Iterable[Path], stalled: str) -> bool:
     """Tell whether this step's runs are ok, or invalid for want of the machine's time."""
-    bad = [each for path in new if (each := json.loads(path.read_text()))["verdict"] != "ok"]
+    bad = [status for path in new if (status := json.loads(path.read_text()))["verdict"] != "ok"]
     failed = [
         {gate["key"] for gate in status["gates"] if gate["outcome"] == "failed"} for status in bad
     ]
@@ -136,7 +136,7 @@ def test_the_pages_show_the_way_from_the_first_run_to_own_parts() -> None:
     commands = [step.command for step in STEPS if step.command]
     assert commands[0] == "./lab run quick"
     assert set(commands) >= set(_SHORTER)
-    shown_verbs = {each.split()[1] for each in commands if each.startswith("./lab ")}
+    shown_verbs = {command.split()[1] for command in commands if command.startswith("./lab ")}
     assert shown_verbs >= {"check", "plan", "run"}
     assert any(step.block.kind == "python" and not step.block.file for step in STEPS)
     assert [step.block.file for step in STEPS if step.block.file]

@@ -99,14 +99,14 @@ def of_middle(place: str, rate_bps: int) -> Iterator[Entry]:
     yield {"kind": "trace", "name": "recorded", "changes": changes, "length_s": 0.06, **at}
 
 
-def in_turn(*found: Entry, first: int = 3) -> list[Entry]:
+def in_turn(*entries: Entry, first: int = 3) -> list[Entry]:
     """Each in a round of its own, with two rounds between them."""
     common = {"straggler": {"factor": 3, "at_most_s": 0.5}}
     return [
         {"name": f"{entry['kind']} {number}", "rounds": [first + 3 * number]}
         | common.get(entry["kind"], {})
         | entry
-        for number, entry in enumerate(found)
+        for number, entry in enumerate(entries)
     ]
 
 
@@ -185,5 +185,5 @@ def test_every_kind_at_every_place(run_small, ok_or_stalled, held_rate_bps, plac
 
 def test_no_kind_is_left_out():
     result = {entry["kind"] for place in NEXT for entry in entries(place, 10**8)}
-    result |= {each["kind"] for place in NEXT for each in of_middle(place, 10**8)}
+    result |= {entry["kind"] for place in NEXT for entry in of_middle(place, 10**8)}
     assert result | {"link-down", "crash"} == set(KINDS)

@@ -48,7 +48,7 @@ def test_a_sweep_on_a_disk_that_fills_up_ends_in_one_line_and_resumes(tmp_path):
     )
     first, _, second = done.stdout.partition("run: 2\n")
     assert "seed 1: interrupted: the disk is full" in first, done.stdout + done.stderr
-    (line,) = [each for each in done.stderr.splitlines() if each.startswith("lab: ")]
+    (line,) = [printed for printed in done.stderr.splitlines() if printed.startswith("lab: ")]
     assert "the disk is full: " in line
     assert "Traceback" not in done.stdout + done.stderr
     assert ": ok" in second, done.stdout + done.stderr

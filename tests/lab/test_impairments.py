@@ -301,16 +301,16 @@ def test_a_trace_changes_rate_delay_and_loss_as_probes_see_it(lab):
         sent_then = flow.send(500)
         assert flow.received() == sent_then
     began_s = begun["acknowledged_s"]
-    at_first = [each for each, at_s in sent.items() if at_s < began_s + 0.7]
+    at_first = [number for number, at_s in sent.items() if at_s < began_s + 0.7]
     waited_s = statistics.median(arrived[entry] - sent[entry] for entry in at_first)
     assert waited_s == pytest.approx(0.0055, abs=0.002)
     # At half the rate that is offered, a queue grows.
     slow = [at_s for at_s in arrived.values() if began_s + 0.95 < at_s < began_s + 1.55]
     assert len(slow) * 1250 * 8 / 0.6 == pytest.approx(4e6, rel=0.1)
-    just_then = [each for each, at_s in sent.items() if 0.81 < at_s - began_s < 0.83]
+    just_then = [number for number, at_s in sent.items() if 0.81 < at_s - began_s < 0.83]
     assert min(arrived[entry] - sent[entry] for entry in just_then) > 0.04
     # Once the queue is empty, nothing arrives.
-    assert not [each for each, at_s in sent.items() if at_s > began_s + 1.85 and each in arrived]
+    assert not [n for n, at_s in sent.items() if at_s > began_s + 1.85 and n in arrived]
     assert record["details"]["changes"] == 3
     assert record["details"]["late_max_s"] < 0.02
     lines = (lab.records / "traces.jsonl").read_text().splitlines()[-4:]

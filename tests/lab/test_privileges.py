@@ -73,12 +73,12 @@ def test_a_run_under_sudo_is_the_callers(reachable, held_rate_bps, tmp_path):  #
     done = finished("run", str(path), "--out", str(out), "--retries", "0", env=environment)
     results = Results(done.returncode, done.stdout + done.stderr, out)
     results.assert_trained()
-    [event] = [each for each in results.events("impairments", "tcp") if each["action"] == "end"]
+    [event] = [event for event in results.events("impairments", "tcp") if event["action"] == "end"]
     assert event["met"] > 0
     made = [out, *out.rglob("*")]
-    assert {each.lstat().st_uid for each in made} == {NOBODY}
+    assert {path.lstat().st_uid for path in made} == {NOBODY}
     refused = {"user": NOBODY} | dict.fromkeys(("chown", "write", "shadow", "network"), "refused")
-    tried = [json.loads(each.read_text()) for each in reachable.glob("tried-*")]
+    tried = [json.loads(path.read_text()) for path in reachable.glob("tried-*")]
     assert tried == [[refused, refused]] * len(tried)
     assert len(tried) >= 3  # server and workers, perhaps the command itself
 

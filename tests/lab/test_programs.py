@@ -72,9 +72,9 @@ def test_marked_rounds_are_hit_by_a_loss_on_their_leg_and_measured(run_programs)
     assert printed[:-1] == ["ok"] * 4 + ["ok a_loss"] * 2 + ["ok"] * 2
     assert printed[-1] == "refused: the gather of round 9 has not begun"
     rounds = results.events("rounds", "mine")
-    assert [each["impairments"] for each in rounds] == [[], [], ["a loss"], []]
+    assert [row["impairments"] for row in rounds] == [[], [], ["a loss"], []]
     ideal_s = 300_000 * 8 / SMALL["topology"]["rate_bps"]
-    assert all(each["latency_s"] == each["gather_s"] > ideal_s for each in rounds)
+    assert all(row["latency_s"] == row["gather_s"] > ideal_s for row in rounds)
     (end,) = [event for event in results.events("impairments", "mine") if event["action"] == "end"]
     assert end["met"] > 200  # 300 000 bytes are 208 segments
     stored = json.loads((folder / "workload.json").read_text())
@@ -107,10 +107,10 @@ def test_the_job_of_fairness_exchanges_and_marks_its_rounds(run_programs, protoc
     )
     results.assert_trained()
     rounds = results.events("rounds", "mine")
-    assert [each["round"] for each in rounds] == [0, 1]
+    assert [row["round"] for row in rounds] == [0, 1]
     # Two workers get 500 kB each, which one link carries, whatever is given up on the way there.
     least_s = 0.2 * 2 * 500_000 * 8 / SMALL["topology"]["rate_bps"]
-    assert all(each["latency_s"] > least_s for each in rounds)
+    assert all(row["latency_s"] > least_s for row in rounds)
 
 
 WAITS = python("import time; time.sleep(60)")

@@ -78,7 +78,7 @@ def test_order_and_filling_of_each_leg_reach_the_training(arms: Results):
         ]
         assert len(received) == count
         # A transfer takes 5 ms: a receiver without a processor for 2 ms of them misses nothing.
-        missed = [each for each in received if each["chunks_received"] < each["chunk_count"]]
+        missed = [row for row in received if row["chunks_received"] < row["chunk_count"]]
         assert len(missed) >= count / 2
     # What was not delivered is owed: the sender knows how much arrived.
     transfers = arms.events("transfers-worker-1", "ordered")
@@ -136,7 +136,7 @@ def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(hit: Results
     dropped = sum(end["dropped"] for end in ended(hit, "loss"))
     assert abs(dropped - 0.5 * sent) < 5 * math.sqrt(sent * 0.5 * 0.5)
     rounds = hit.events("rounds")
-    assert [bool(each["impairments"]) for each in rounds] == [n in (2, 4, 6) for n in range(8)]
+    assert [bool(row["impairments"]) for row in rounds] == [n in (2, 4, 6) for n in range(8)]
 
 
 def test_no_packet_is_unaccounted_for_under_loss_and_overflow(

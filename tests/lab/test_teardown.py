@@ -120,7 +120,7 @@ def test_killing_a_part_fails_the_run_and_says_which(unreported, tmp_path, part,
     find_process(process, part)[which].kill()
     output, _ = process.communicate(timeout=40)
     assert process.returncode == 1, output
-    assert not [each for each in inside if is_alive(each)]
+    assert not [pid for pid in inside if is_alive(pid)]
     status = Results(1, output, tmp_path / "out").verdict()
     assert status["verdict"] == "failed"
     assert reason in status["reason"]
@@ -139,7 +139,7 @@ def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(comman
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGINT, output
     assert "interrupted; this continues: ./lab run " in output
-    assert not [each for each in inside if is_alive(each)]
+    assert not [pid for pid in inside if is_alive(pid)]
     first, second = (next(out.glob(f"small/dblp-s{seed}-*")) for seed in (1, 2))
     assert json.loads((second / "status.json").read_text())["verdict"] == "interrupted"
     done = json.loads((first / "status.json").read_text())

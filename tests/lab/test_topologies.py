@@ -117,7 +117,9 @@ def memory_bytes() -> int:
 
 def failing_link(traffic: Traffic) -> dict[str, Any]:
     """Traffic before, while and after the link to spine-1 is down, and when it is up again."""
-    link = next(each for each in traffic.info.links if each.name == "leaf-2--spine-1")
+    link = next(
+        candidate for candidate in traffic.info.links if candidate.name == "leaf-2--spine-1"
+    )
     results = {"before": traffic.spread(_FLOWS * 8)}
     run(["ip", "link", "set", link.first.interface, "down"])
     results["failing"] = traffic.spread(_FLOWS * 8, interval_s=0.0005)

@@ -52,11 +52,11 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
     results.assert_trained()
     folder = results.run("mine")
     rounds = results.events("rounds", "mine")
-    assert [each["round"] for each in rounds] == list(range(ROUNDS))
+    assert [row["round"] for row in rounds] == list(range(ROUNDS))
     # Where rounds are short, one lasts into the next.
-    hit = [each["round"] for each in rounds if each["impairments"]]
+    hit = [row["round"] for row in rounds if row["impairments"]]
     assert {3, 5} <= set(hit) <= {3, 4, 5, 6, 7}
-    with_legs = [each["round"] for each in rounds if {"gather_s", "broadcast_s"} <= each.keys()]
+    with_legs = [row["round"] for row in rounds if {"gather_s", "broadcast_s"} <= row.keys()]
     assert with_legs == ([] if leg == "round" else list(range(2, ROUNDS)))
     stored = json.loads((folder / "workload.json").read_text())
     assert stored["markers"]["refused"] == 0

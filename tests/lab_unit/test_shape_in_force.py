@@ -179,7 +179,7 @@ def settings(elsewhere, shaped) -> SettingsReader:
     """It has read a link between `a` and `b`, both shaped, before the training."""
     shape_all([(name, elsewhere, SHAPES[1]) for name in ("a", "b")])
     first, second = (
-        Port(node=each, interface=each, number=1, pid=elsewhere) for each in ("a", "b")
+        Port(node=name, interface=name, number=1, pid=elsewhere) for name in ("a", "b")
     )
     rate_bps, queue_bytes = SHAPES[1].rate_bps, SHAPES[1].queue_bytes
     link = LinkEnds(

@@ -41,7 +41,7 @@ def test_a_probe_goes_down_the_rates_until_one_arrives(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("seen", "words"),
     [
         (QUIET, ""),
         (moment(0.0013, others=0.05), ""),
@@ -50,15 +50,15 @@ def test_a_probe_goes_down_the_rates_until_one_arrives(monkeypatch):
         (moment(0.006, others=0.0), "p99 6.00 ms"),
     ],
 )
-def test_a_machine_is_disturbed_by_others_or_by_late_timers(found, words):
-    assert words in disturbance(found)
-    assert bool(disturbance(found)) is bool(words)
+def test_a_machine_is_disturbed_by_others_or_by_late_timers(seen, words):
+    assert words in disturbance(seen)
+    assert bool(disturbance(seen)) is bool(words)
 
 
 @pytest.mark.parametrize(("others", "told"), [(0.2, False), (0.5, True)])
-def test_others_that_a_gate_would_not_pass_are_told(others, told):
+def test_others_that_a_gate_would_not_pass_are_told(others, is_told):
     words = moment(0.001, others=others).sentence()
-    assert ("runs may be invalid; close other programs" in words) is told
+    assert ("runs may be invalid; close other programs" in words) is is_told
 
 
 def test_a_busy_neighbour_is_seen_and_this_process_is_not():

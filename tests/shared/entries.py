@@ -7,7 +7,7 @@ from typing import Any
 from testbed.shared.registry import Registry
 
 
-def every(registry: Registry[Any], *texts: str, **given: Any) -> list[str]:
+def every(registry: Registry[Any], *texts: str, **options: Any) -> list[str]:
     """The texts, then each entry that none of them names, if it needs no options.
 
     A new built-in entry so comes under test without an edit.
@@ -16,7 +16,7 @@ def every(registry: Registry[Any], *texts: str, **given: Any) -> list[str]:
     assert named <= set(registry)
     return [
         *texts,
-        *(name for name in registry if name not in named and _works(registry, name, given)),
+        *(name for name in registry if name not in named and _works(registry, name, options)),
     ]
 
 
@@ -25,9 +25,9 @@ def listed(registry: Registry[Any]) -> str:
     return f"valid: {', '.join(registry)}, "
 
 
-def _works(registry: Registry[Any], name: str, given: dict[str, Any]) -> bool:
+def _works(registry: Registry[Any], name: str, options: dict[str, Any]) -> bool:
     try:
-        registry.create(name, **given)
+        registry.create(name, **options)
     except ValueError:
         return False
     return True

@@ -62,15 +62,15 @@ def test_bytes_are_delivered_exactly_and_packets_accounted_for(control):
     rounds = net.run(2)
     for buffer in net.buffers.values():
         assert np.array_equal(buffer, net.payload(1))
-    for each in rounds:
-        for report in (*each.gathered.values(), *each.broadcast.values()):
+    for played in rounds:
+        for report in (*played.gathered.values(), *played.broadcast.values()):
             assert report.chunks_received in (150, None)
     for link in net.links.values():
         link.catch_up()
     came = sum(net.links["switch", name].sent for name in (*net.names, "server"))
     into = [net.links[name, "switch"] for name in (*net.names, "server")]
     assert came == sum(link.sent - link.dropped - link.lost for link in into)
-    sent = sum(report.chunks_sent for each in rounds for report in each.broadcast.values())
+    sent = sum(report.chunks_sent for played in rounds for report in played.broadcast.values())
     assert net.links["server", "switch"].sent == sent
 
 

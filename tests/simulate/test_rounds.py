@@ -24,13 +24,13 @@ LOSSY: dict[str, Any] = {
 def outcome(star):
     """It returns the results of a star's rounds, as text."""
     parts: list[object] = []
-    for each in star.rounds:
-        for reports in (each.gathered, each.broadcast):
+    for played in star.rounds:
+        for reports in (played.gathered, played.broadcast):
             for name in sorted(reports):
                 report = asdict(reports[name])
                 parts.append(np.flatnonzero(report.pop("received")).tolist())
                 parts.append(report)
-        parts.append((each.gather_s, each.broadcast_s))
+        parts.append((played.gather_s, played.broadcast_s))
     return repr(parts)
 
 
@@ -48,7 +48,7 @@ def test_without_loss_a_leg_takes_what_its_chunks_take_on_the_link_and_a_round_t
     # Two links each way; the pace is 98 % of the link's share, in quanta of a twentieth.
     for leg_s in (first.gather_s, first.broadcast_s):
         assert link_s <= leg_s - 4 * 0.002 <= link_s / 0.98 + chunk_times(star, 9)
-    assert {each.passes for each in first.gathered.values()} == {1}
+    assert {report.passes for report in first.gathered.values()} == {1}
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.1, 0.5])
@@ -71,7 +71,7 @@ def test_no_leg_beats_the_byte_bound_and_passes_take_a_round_trip_each(loss, tol
 
 
 def test_datagrams_without_contents_fare_as_those_with_them():
-    whole, heads = (Star(contents=each, **LOSSY) for each in (True, False))
+    whole, heads = (Star(contents=with_contents, **LOSSY) for with_contents in (True, False))
     whole.run(3)
     heads.run(3)
     assert outcome(whole) == outcome(heads)
@@ -108,8 +108,8 @@ def test_transfers_leave_no_cycles_that_python_would_have_to_look_for(protocol):
     gc.disable()
     try:
         star.run(6)
-        found = gc.collect()
+        collected = gc.collect()
     finally:
         gc.enable()
     transfers = 6 * 2 * LOSSY["workers"]
-    assert found < transfers  # a cycle for each would have two objects at the least
+    assert collected < transfers  # a cycle for each would have two objects at the least

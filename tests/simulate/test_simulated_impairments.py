@@ -238,7 +238,7 @@ def test_a_delay_holds_for_a_while_in_one_direction_and_loses_and_reorders_nothi
     assert 12 <= uneven_ms.min() < uneven_ms.max() <= 28
     assert set(waited_ms[201:249]) == {1 + 0.0}
     assert set(waited_ms[251:]) == {1 + 1.0}
-    assert [each["met"] for each in scene.ended.values()] == pytest.approx([50] * 3, abs=1)
+    assert [record["met"] for record in scene.ended.values()] == pytest.approx([50] * 3, abs=1)
     assert scene.ended["uneven"]["details"] == {"delay_s": 0.02, "jitter_s": 0.008}
     # The other direction never waited longer.
     assert len(set(np.round(np.diff(scene.times_s(1)), 6))) == 1

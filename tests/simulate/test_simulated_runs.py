@@ -40,8 +40,8 @@ def loaded(folder: Path, arms: str, *settings: str) -> list[Run]:
     """The runs of some arms, as in a lab."""
     path = folder / "small.yaml"
     path.write_text(EXPERIMENT)
-    found = Selection(name=str(path), arms=arms, settings=list(settings))
-    return found.loaded()
+    selection = Selection(name=str(path), arms=arms, settings=list(settings))
+    return selection.loaded()
 
 
 @pytest.fixture
@@ -73,7 +73,8 @@ def test_workers_may_wake_up_late_and_do_so_alike_in_all_arms(chosen, tmp_path):
             for name in ("transfers-worker-1.jsonl", "transfers-worker-2.jsonl")
         ]
         return [
-            [each["began_s"] - began_s[each["round"]] for each in of_worker] for of_worker in sent
+            [record["began_s"] - began_s[record["round"]] for record in of_worker]
+            for of_worker in sent
         ]
 
     assert np.allclose(late_s("reliable"), 0)
@@ -87,7 +88,7 @@ def test_payloads_have_contents_where_the_order_looks_at_them(chosen, tmp_path):
     (run,) = chosen("ours")
     directory = executed(tmp_path / "out", run)
     first = records(directory, "transfers-server.jsonl")[:3]
-    assert all(each["chunks_received"] > 0.8 * each["chunk_count"] for each in first)
+    assert all(record["chunks_received"] > 0.8 * record["chunk_count"] for record in first)
 
 
 def test_a_host_does_not_drop_what_its_own_tcp_sends_and_a_switch_does(chosen, tmp_path):
@@ -194,9 +195,9 @@ def test_whoever_reads_of_them_is_told_and_that_kernel_tcp_is_a_model(chosen, tm
         sent = records(directory, "transfers-server.jsonl")
         # 8 bytes more than a datagram of ours has in headers.
         more = 8 if run.arm == "tcp" else 0
-        arrived = [each for each in sent if each["role"] == "receiver"]
-        assert all(each["bytes_received"] % (1514 + more) == 0 for each in arrived)
-        assert all(each["chunks_received"] == each["chunk_count"] for each in arrived)
+        arrived = [record for record in sent if record["role"] == "receiver"]
+        assert all(record["bytes_received"] % (1514 + more) == 0 for record in arrived)
+        assert all(record["chunks_received"] == record["chunk_count"] for record in arrived)
     results = load(tmp_path / "out" / "small")
     summary = summarise(results)
     assert not any(run.problems for run in results.runs)
@@ -217,7 +218,7 @@ def test_a_real_pace_is_what_the_experiment_says_and_a_lab_s_runs_know_nothing_o
     assert "simulation" not in run.config()
     simulating.refuse(run)
     (without,), (with_,) = (
-        [each.model_copy(update={"simulated": False}) for each in chosen("dblp", real, *more)]
+        [run.model_copy(update={"simulated": False}) for run in chosen("dblp", real, *more)]
         for more in ((), ("simulation.compute_s=0.3",))
     )
     assert with_.config() == without.config()
@@ -241,7 +242,7 @@ def test_lateness_is_in_a_simulated_run_s_key_alone_and_only_where_there_is_any(
 
 
 @pytest.mark.parametrize(
-    ("arms", "settings", "said"),
+    ("arms", "settings", "message"),
     [
         (
             "tcp",
@@ -278,11 +279,11 @@ def test_lateness_is_in_a_simulated_run_s_key_alone_and_only_where_there_is_any(
         ),
     ],
 )
-def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings, said):
+def test_what_the_simulator_lacks_is_refused_in_one_line(chosen, arms, settings, message):
     (run,) = chosen(arms, *settings)
     with pytest.raises(InputError) as refused:
         simulating.refuse(run)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -307,11 +308,11 @@ def test_a_process_that_is_ended_says_so_and_leaves_a_verdict(tmp_path):
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate()
+        _, printed = process.communicate()
     finally:
         process.kill()
     assert process.returncode == 143
     again = "./lab simulate small.yaml --arms dblp --out out"
-    assert said.decode().splitlines()[-1] == f"lab: interrupted; this continues: {again}"
-    (found,) = tmp_path.glob("out/*/*/status.json")
-    assert json.loads(found.read_text())["verdict"] == "interrupted"
+    assert printed.decode().splitlines()[-1] == f"lab: interrupted; this continues: {again}"
+    (status,) = tmp_path.glob("out/*/*/status.json")
+    assert json.loads(status.read_text())["verdict"] == "interrupted"

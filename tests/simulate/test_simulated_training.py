@@ -37,7 +37,7 @@ def trained(tmp_path):
     def train(arm):
         path = tmp_path / "learning.yaml"
         path.write_text(EXPERIMENT)
-        (run,) = (each.in_virtual_time() for each in Selection(name=str(path), arms=arm).loaded())
+        (run,) = (run.in_virtual_time() for run in Selection(name=str(path), arms=arm).loaded())
         simulating.refuse(run)
         return executed(tmp_path / "out", run)
 
@@ -55,8 +55,8 @@ def expected():
 def test_without_tolerance_it_learns_what_one_process_learns(trained):
     directory = trained("reliable")
     for rank in (1, 8):
-        found = torch.load(directory / f"weights-worker-{rank}.pt", weights_only=True)
-        for name, tensor in found.items():
+        weights = torch.load(directory / f"weights-worker-{rank}.pt", weights_only=True)
+        for name, tensor in weights.items():
             assert torch.equal(tensor, expected()[name]), name
     for record in records(directory, "training-worker-3.jsonl"):
         assert record["compute_s"] == pytest.approx(0.5)
@@ -69,8 +69,8 @@ def test_with_tolerance_it_learns_something_else_and_losses_are_measured(trained
     effects = records(directory, "effects.jsonl")
     assert [effect["round"] for effect in effects] == [0, 2, 3]
     assert effects[1]["gathered"] != effects[0]["gathered"]
-    found = torch.load(directory / "weights-worker-1.pt", weights_only=True)
-    assert any(not torch.equal(tensor, expected()[name]) for name, tensor in found.items())
+    weights = torch.load(directory / "weights-worker-1.pt", weights_only=True)
+    assert any(not torch.equal(tensor, expected()[name]) for name, tensor in weights.items())
 
 
 def test_after_the_warm_up_chunks_that_go_once_are_spread_over_the_gradient(trained):
@@ -80,8 +80,8 @@ def test_after_the_warm_up_chunks_that_go_once_are_spread_over_the_gradient(trai
         for record in records(directory, "transfers-worker-2.jsonl")
         if record["role"] == "sender" and record["leg"] == "gather"
     ]
-    assert [each["chunks_sent"] for each in sent] == [sent[0]["chunk_count"]] * 4
-    share = [each["chunks_received"] / each["chunk_count"] for each in sent]
+    assert [record["chunks_sent"] for record in sent] == [sent[0]["chunk_count"]] * 4
+    share = [record["chunks_received"] / record["chunk_count"] for record in sent]
     assert share[0] == 1
     assert share[1:] == pytest.approx([0.7] * 3, abs=0.15)
     effects = {record["round"]: record for record in records(directory, "effects.jsonl")}
@@ -109,9 +109,9 @@ def test_learners_of_one_process_draw_as_in_processes_of_their_own():
     torch.manual_seed(7)
     others = torch.get_rng_state()
     learners = [OwnRandomNumbers(functools.partial(Drawing, seed)) for seed in (1, 2)]
-    found = np.zeros((2, 2, 5), np.float32)
+    gradients = np.zeros((2, 2, 5), np.float32)
     for number in range(2):
-        for learner, into in zip(learners, found, strict=True):
+        for learner, into in zip(learners, gradients, strict=True):
             learner.gradient(into[number])
-    assert np.array_equal(found, expected)
+    assert np.array_equal(gradients, expected)
     assert torch.equal(torch.get_rng_state(), others)

@@ -40,7 +40,7 @@ class SlowLink:
 
     def queued_bytes(self, now_s):
         """All that wait, and what is left of the first."""
-        self.waiting = [each for each in self.waiting if each[0] > now_s]
+        self.waiting = [datagram for datagram in self.waiting if datagram[0] > now_s]
         if not self.waiting:
             return 0.0
         left = (self.waiting[0][0] - now_s) * self.rate_bps / 8

@@ -49,8 +49,8 @@ class Pair:
 
 def test_the_datagrams_of_a_flow_take_its_paths_in_turn():
     sprayed, hashed = Pair(), Pair(spray=False)
-    for each in (sprayed, hashed):
-        assert each.transfer(2).retransmitted_bytes == 0
+    for pair in (sprayed, hashed):
+        assert pair.transfer(2).retransmitted_bytes == 0
     assert sorted(sprayed.carried()) == [CHUNKS // 2, CHUNKS // 2 + 1]
     assert sorted(hashed.carried()) == [0, CHUNKS]
 
@@ -79,7 +79,7 @@ def test_a_repair_that_learns_of_reordering_sends_less_in_vain():
     learns, does_not, repeats = (
         [pair.transfer(number).retransmitted_bytes for number in (2, 4, 6)]
         for pair in (
-            Pair(repair=each, longer_s=0.0001) for each in ("selective", "passes", "streaming")
+            Pair(repair=kind, longer_s=0.0001) for kind in ("selective", "passes", "streaming")
         )
     )
     assert learns[0] > 0

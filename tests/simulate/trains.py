@@ -34,7 +34,7 @@ class Sinks:
     def in_order(self):
         """(source, number) and time of each, by source and number, then time."""
         out = sorted(self._out)
-        return [each[:2] for each in out], np.array([each[2] for each in out])
+        return [datagram[:2] for datagram in out], np.array([datagram[2] for datagram in out])
 
 
 def feed(simulation, links, times_s, sinks, *, source=0, length=64):

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = PROJECT["tool"]["importlinter"]["root_packages"]
-CONTRACTS = {each["id"]: each for each in PROJECT["tool"]["importlinter"]["contracts"]}
+CONTRACTS = {contract["id"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
 TRANSPORT_NEEDS = {"numpy"}
 # Contract -> files that break it, each with the import that does.
 OFFENCES = {
@@ -69,7 +69,7 @@ def checked(folder):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def broken(tmp_path_factory):
     """It returns each contract's output by its name, for a copy with all offences at once."""
     folder = tmp_path_factory.mktemp("tree")
     for package in PACKAGES:
@@ -117,10 +117,10 @@ def test_the_contracts_of_transport_hook_and_shared_name_everything_that_they_ma
     ("contract", "file", "line"),
     [(contract, *offence) for contract, offences in OFFENCES.items() for offence in offences],
 )
-def test_a_contract_names_the_import_that_breaks_it(found, contract, file, line):
+def test_a_contract_names_the_import_that_breaks_it(broken, contract, file, line):
     importer, imported = file.removesuffix(".py").replace("/", "."), line.split()[1]
     if imported.partition(".")[0] not in PACKAGES:
         imported = imported.partition(".")[0]
     if contract == "circles":  # it names siblings
-        importer, imported = (f".{each.rpartition('.')[2]}" for each in (importer, imported))
-    assert f" {importer} -> {imported} (" in found[CONTRACTS[contract]["name"]]
+        importer, imported = (f".{module.rpartition('.')[2]}" for module in (importer, imported))
+    assert f" {importer} -> {imported} (" in broken[CONTRACTS[contract]["name"]]

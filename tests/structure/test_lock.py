@@ -53,38 +53,39 @@ LOCK, BUILD_TOOLS = entries("requirements.lock"), entries("build-tools.lock")
 
 @pytest.mark.parametrize("locked", [LOCK, BUILD_TOOLS], ids=["requirements", "build-tools"])
 def test_each_entry_has_hashes_and_is_needed_by_the_project(locked):
-    assert all(each.hashes for each in locked)
-    assert {hashed.partition(":")[0] for each in locked for hashed in each.hashes} == {"sha256"}
+    assert all(entry.hashes for entry in locked)
+    assert {hashed.partition(":")[0] for entry in locked for hashed in entry.hashes} == {"sha256"}
     reached = {PROJECT}
-    while more := {each.name for each in locked if each.needed_by & reached} - reached:
+    while more := {entry.name for entry in locked if entry.needed_by & reached} - reached:
         reached |= more
-    assert {each.name for each in locked} <= reached
+    assert {entry.name for entry in locked} <= reached
 
 
 def pins(requirements: Iterable[str]) -> Iterator[Requirement]:
-    for each in map(Requirement, requirements):
-        if str(each.specifier).startswith("=="):
-            yield each
+    for requirement in map(Requirement, requirements):
+        if str(requirement.specifier).startswith("=="):
+            yield requirement
 
 
 def test_what_pyproject_pins_is_locked_at_that_version():
     extras, groups = PYPROJECT["project"]["optional-dependencies"], PYPROJECT["dependency-groups"]
     listed = [*extras["lab"], *extras["dev"], *extras["cluster"], *groups["ryu"]]
     for locked, pinned in ((LOCK, listed), (BUILD_TOOLS, groups["build-tools"])):
-        versions = {each.name: each.version for each in locked}
-        found = list(pins(pinned))
-        assert len(found) == len(pinned)
+        versions = {entry.name: entry.version for entry in locked}
+        requirements = list(pins(pinned))
+        assert len(requirements) == len(pinned)
         assert {
-            canonicalize_name(each.name): str(each.specifier).removeprefix("==") for each in found
+            canonicalize_name(requirement.name): str(requirement.specifier).removeprefix("==")
+            for requirement in requirements
         }.items() <= versions.items()
 
 
 def test_the_lock_has_all_that_its_packages_need():
     """pip installs it without a look at what packages need, so here is that look."""
     here = {
-        each.name: each
-        for each in LOCK
-        if each.requirement.marker is None or each.requirement.marker.evaluate()
+        entry.name: entry
+        for entry in LOCK
+        if entry.requirement.marker is None or entry.requirement.marker.evaluate()
     }
     asked = 0
     for name in here:
@@ -92,11 +93,14 @@ def test_the_lock_has_all_that_its_packages_need():
             needed = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
             continue  # torch or Ryu may be left out; CUDA's packages come with one build of torch
-        for each in map(Requirement, needed):
-            if each.marker is None or each.marker.evaluate({"extra": ""}):
-                locked = here.get(canonicalize_name(each.name))
-                assert locked is not None, f"{name} needs {each}"
-                assert each.specifier.contains(locked.version, prereleases=True), (name, each)
+        for requirement in map(Requirement, needed):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                locked = here.get(canonicalize_name(requirement.name))
+                assert locked is not None, f"{name} needs {requirement}"
+                assert requirement.specifier.contains(locked.version, prereleases=True), (
+                    name,
+                    requirement,
+                )
                 asked += 1
     assert asked > 100
 

@@ -28,7 +28,7 @@ def test_no_module_lies_loose_in_the_testbed():
     packages = {path.parent for path in PACKAGES}
     for folder in (ROOT / "testbed").iterdir():
         # A folder that a removed package has left behind holds bytecode alone.
-        sources = [each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc"]
+        sources = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
         assert not sources or folder in packages
 
 

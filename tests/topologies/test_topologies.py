@@ -56,9 +56,9 @@ def test_a_clos_network_has_the_rates_of_its_oversubscription():
 def test_a_second_queue_is_told_where_there_is_one_and_changes_no_key_where_there_is_none():
     keys = {"name": "leaf-spine", "workers": 3, "core": {"priority_queue_bytes": 60_000}}
     options = built(**keys).link_options()
-    found = {name: option.get("priority_queue_bytes") for name, option in options.items()}
-    assert found["leaf-1--spine-1"] == 60_000
-    assert found["worker-1--leaf-2"] is None
+    queue_bytes = {name: option.get("priority_queue_bytes") for name, option in options.items()}
+    assert queue_bytes["leaf-1--spine-1"] == 60_000
+    assert queue_bytes["worker-1--leaf-2"] is None
     plain = topologies.parse({"name": "star"}).model_dump(mode="json")
     assert "priority_queue_bytes" not in {*plain, *plain["core"]}
 

@@ -32,8 +32,10 @@ def single_process_weights(
             model.zero_grad()
             logits = model(dataset.train_inputs[chosen])
             torch.nn.functional.cross_entropy(logits, dataset.train_labels[chosen]).backward()
-            found = [each.grad for each in model.parameters()]
-            gradients.append([each.numpy().copy() for each in found if each is not None])
+            by_parameter = [parameter.grad for parameter in model.parameters()]
+            gradients.append(
+                [gradient.numpy().copy() for gradient in by_parameter if gradient is not None]
+            )
         for number, parameter in enumerate(model.parameters()):
             mean = np.empty_like(gradients[0][number])
             mean_into([gradient[number] for gradient in gradients], mean)

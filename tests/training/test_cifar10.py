@@ -57,8 +57,8 @@ def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache, monke
     expected = (pixels - pixels.mean(axis=(0, 2, 3), keepdims=True)) / pixels.std(
         axis=(0, 2, 3), ddof=1, keepdims=True
     )
-    found, labels = dataset.train_inputs[slice(None)], dataset.train_labels[slice(None)]
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+    inputs, labels = dataset.train_inputs[slice(None)], dataset.train_labels[slice(None)]
+    np.testing.assert_allclose(inputs.numpy(), expected, atol=1e-4)
     assert labels.tolist() == train[:, 0].tolist()
     file.unlink()
     assert prepared("cifar10")[0].facts["sha256"] == dataset.facts["sha256"]
@@ -66,17 +66,17 @@ def test_cifar10_is_downloaded_once_verified_and_read(tmp_path, own_cache, monke
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("file://{folder}/a.tar.gz", "not kept: its SHA-256 is "),
         ("file://{folder}/none.tar.gz", "not downloaded: "),
         ("http://127.0.0.1:9/x.tar.gz", "not downloaded: .*refused"),
     ],
 )
-def test_nothing_is_kept_of_a_failed_download(tmp_path, own_cache, monkeypatch, url, said):
+def test_nothing_is_kept_of_a_failed_download(tmp_path, own_cache, monkeypatch, url, message):
     (tmp_path / "a.tar.gz").write_bytes(b"something else")
     monkeypatch.setattr(images, "_URL", url.format(folder=tmp_path))
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         prepared("cifar10")
     assert "\n" not in str(caught.value)
     assert list(own_cache.iterdir()) == []
@@ -120,11 +120,11 @@ def test_what_is_wrong_with_cifar10_files_is_named(tmp_path, monkeypatch):
     bad[4, 0] = 11
     wrong = write_archive(tmp_path / "labels", **{"test_batch.bin": bad})
     short = write_archive(tmp_path / "short", **{"data_batch_2.bin": records(1)[:, :3000]})
-    for folder, sha256, said in (
+    for folder, sha256, message in (
         ("labels", wrong, "cifar10, test part: the label of example 4 is 11; valid: 0 to 9"),
         ("short", short, "data_batch_2.bin has 18000 bytes; valid: a multiple of 3073"),
         ("none", "", "none holds no cifar-10-binary.tar.gz"),
     ):
         monkeypatch.setattr(images, "_ARCHIVE_SHA256", sha256)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             datasets.load({"name": "cifar10", "directory": folder}, tmp_path)

@@ -31,8 +31,8 @@ def test_digits_are_normalised_to_the_bit_as_torch_would():
     images = (images - images[359:].mean()) / images[359:].std()
     expected = [images[359:], labels[359:], images[:359], labels[:359]]
     dataset = datasets.load("digits")
-    found = everything(dataset)
-    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+    loaded = everything(dataset)
+    assert all(torch.equal(one, two) for one, two in zip(loaded, expected, strict=True))
     assert dataset.facts["sha256"].startswith("aa844f098fb6fb4fe8988029283bc0ffd162dcacf4a50345")
 
 
@@ -62,8 +62,8 @@ def test_glyphs_are_normalised_images_of_all_classes():
     assert len(counts) == 36
     assert counts.max() - counts.min() <= 1
     # No test image is also a training image.
-    known = {row.tobytes() for row in train_inputs.numpy()}
-    assert not known & {row.tobytes() for row in test_inputs.numpy()}
+    train_rows = {row.tobytes() for row in train_inputs.numpy()}
+    assert not train_rows & {row.tobytes() for row in test_inputs.numpy()}
 
 
 def test_glyphs_depend_on_their_parameters_alone_and_are_kept(own_cache):
@@ -83,8 +83,8 @@ def test_smaller_glyphs_are_means_of_squares_of_the_large_ones():
     large, small = (datasets.load({**GLYPHS, "noise": 0, "side": side}) for side in (32, 8))
     assert small.input_shape == (1, 8, 8)
     pixels = [
-        everything(each)[2] * each.facts["std"][0] + each.facts["mean"][0]
-        for each in (large, small)
+        everything(blobs)[2] * blobs.facts["std"][0] + blobs.facts["mean"][0]
+        for blobs in (large, small)
     ]
     means = pixels[0].reshape(100, 1, 8, 4, 8, 4).mean(dim=(3, 5))
     assert float((means - pixels[1]).abs().max()) < 2  # rounding, before and after the contrast

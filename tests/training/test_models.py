@@ -98,10 +98,10 @@ def test_the_layer_map_is_the_flat_gradient(name):
     flatten_gradient([tensor for _, tensor in models.trained(model)], flat)
     place = 0
     gradients: dict[str, Any] = dict(model.named_parameters())
-    assert len({each for each, _ in layers}) == len(layers) == len(gradients)
-    for each, shape in layers:
+    assert len({name for name, _ in layers}) == len(layers) == len(gradients)
+    for layer, shape in layers:
         part = flat[place : place + math.prod(shape)].reshape(shape)
-        np.testing.assert_array_equal(part, gradients[each].grad.numpy())
+        np.testing.assert_array_equal(part, gradients[layer].grad.numpy())
         place += math.prod(shape)
     assert place == len(flat)
 
@@ -189,7 +189,7 @@ def test_a_user_s_model_is_found_beside_the_experiment_and_what_it_trains_is_sen
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("their_models.py:raises", "their_models.py: line 14: KeyError: 'width'"),
         ("their_models.py:number", "returned int; valid: a torch.nn.Module"),
@@ -197,10 +197,10 @@ def test_a_user_s_model_is_found_beside_the_experiment_and_what_it_trains_is_sen
         ("their_models.py:empty", "has no weights to train"),
     ],
 )
-def test_what_is_wrong_with_a_user_s_model_is_said_in_one_line(users, name, said):
+def test_what_is_wrong_with_a_user_s_model_is_said_in_one_line(users, name, message):
     with pytest.raises(InputError) as caught:
         models.build(models.BUILDERS.locate(name, [users]), 0, **COLOUR)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "their_models" in str(caught.value)
     assert "\n" not in str(caught.value)
 

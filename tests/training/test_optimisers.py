@@ -46,12 +46,12 @@ def test_impossible_schedules_are_refused(section):
 @pytest.mark.parametrize("name", list(OPTIMISERS))
 def test_every_optimiser_goes_downhill_with_the_rate_it_is_given(name):
     weight = torch.nn.Parameter(torch.tensor([3.0]))
-    found = build_optimiser(name, [weight], learning_rate=0.01, momentum=0.5, weight_decay=0.0)
+    built = build_optimiser(name, [weight], learning_rate=0.01, momentum=0.5, weight_decay=0.0)
     for rate, moves in ((0.0, False), (0.02, True)):
         before = weight.detach().clone()
-        found.param_groups[0]["lr"] = rate
+        built.param_groups[0]["lr"] = rate
         weight.grad = 2 * weight.detach()
-        found.step()
+        built.step()
         assert bool(weight < before) is moves
 
 
@@ -63,9 +63,9 @@ def paced(section, began_s):
 def test_computing_times_vary_by_the_seed():
     def times_s(seed=1, rank=0, rounds=4000, **section):
         resolved = TypeAdapter(AnyPace).validate_python({"kind": "payload-only", **section})
-        given = resolved.model_dump(mode="json")
+        settings = resolved.model_dump(mode="json")
         return [
-            computing_s(given, seed=seed, rank=rank, round_number=number)
+            computing_s(settings, seed=seed, rank=rank, round_number=number)
             for number in range(rounds)
         ]
 
@@ -90,11 +90,11 @@ def trained(optimiser, gradients, **options):
     """The weights after each of `gradients`, one row a round."""
     weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
     options = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, **options}
-    found = build_optimiser(optimiser, [weight], **options)
+    built = build_optimiser(optimiser, [weight], **options)
     after = []
     for gradient in gradients:
         weight.grad = torch.tensor(gradient)
-        found.step()
+        built.step()
         after.append(weight.detach().clone())
     return torch.stack(after)
 

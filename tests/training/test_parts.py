@@ -56,7 +56,7 @@ def joined(path, names, **options):
     for thread in threads:
         thread.join(10)
     # It has waited for the last of them.
-    facts = [(name, each["value"]) for name, each in server.gather("x").items()]
+    facts = [(name, gathered["value"]) for name, gathered in server.gather("x").items()]
     assert facts == [(name, name) for name in names]
     return server, clients
 
@@ -101,10 +101,10 @@ def test_the_loss_of_each_tensor_is_that_of_its_elements(flags):
 
 def test_deviation_of_a_zero_filled_gradient():
     reference = np.array([3.0, 4.0, 0.0, 0.0], dtype=np.float32)
-    found = logs.deviation(np.array([3, 0, 0, 0], dtype=np.float32), reference)
-    assert found.relative_error == pytest.approx(0.8)
-    assert found.cosine == pytest.approx(0.6)
-    assert found.norm_ratio == pytest.approx(0.6)
+    deviation = logs.deviation(np.array([3, 0, 0, 0], dtype=np.float32), reference)
+    assert deviation.relative_error == pytest.approx(0.8)
+    assert deviation.cosine == pytest.approx(0.6)
+    assert deviation.norm_ratio == pytest.approx(0.6)
     assert logs.deviation(reference, reference).relative_error == 0
     assert logs.deviation(reference, reference).cosine == pytest.approx(1)
 

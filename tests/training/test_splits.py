@@ -25,20 +25,20 @@ SPLITS = st.one_of(st.just(Equal()), st.floats(1e-3, 1e3).map(lambda alpha: Diri
 )
 def test_every_example_belongs_to_exactly_one_worker(split, groups, workers, seed):
     groups = np.array(groups)
-    found = shares(split, groups, workers, seed)
-    assert len(found) == workers
-    assert sorted(np.concatenate(found)) == list(range(len(groups)))
+    of_workers = shares(split, groups, workers, seed)
+    assert len(of_workers) == workers
+    assert sorted(np.concatenate(of_workers)) == list(range(len(groups)))
     again = shares(split, groups, workers, seed)
-    assert all(np.array_equal(one, two) for one, two in zip(found, again, strict=True))
+    assert all(np.array_equal(one, two) for one, two in zip(of_workers, again, strict=True))
 
 
 @given(count=st.integers(1, 500), workers=st.integers(1, 9), seed=st.integers(0, 1000))
 def test_equal_shares_differ_by_one_at_most_and_are_as_they_were(count, workers, seed):
-    found = shares(Equal(), np.zeros(count, dtype=np.int64), workers, seed)
-    sizes = [len(each) for each in found]
+    of_workers = shares(Equal(), np.zeros(count, dtype=np.int64), workers, seed)
+    sizes = [len(indices) for indices in of_workers]
     assert max(sizes) - min(sizes) <= 1
-    for rank, each in enumerate(found):
-        assert np.array_equal(each, share(count, rank, workers, seed))
+    for rank, indices in enumerate(of_workers):
+        assert np.array_equal(indices, share(count, rank, workers, seed))
     if count > 100:
         assert not np.array_equal(share(count, 0, 1, seed), share(count, 0, 1, seed + 1))
 
@@ -48,8 +48,12 @@ def unevenness(alpha):
     groups = np.repeat(np.arange(10), 500)
     means = []
     for seed in range(5):
-        found = shares(Dirichlet(alpha=alpha), groups, 4, seed)
-        tops = [np.bincount(groups[each]).max() / len(each) for each in found if len(each)]
+        of_workers = shares(Dirichlet(alpha=alpha), groups, 4, seed)
+        tops = [
+            np.bincount(groups[indices]).max() / len(indices)
+            for indices in of_workers
+            if len(indices)
+        ]
         means.append(np.mean(tops))
     return np.mean(means)
 
@@ -67,7 +71,7 @@ def test_a_run_s_shares_follow_its_configuration():
     uneven_training = {**TRAINING, "split": {"name": "dirichlet", "alpha": 0.5}}
     uneven = ModelAndData({"seed": 2, "training": uneven_training}).shares(3)
     even = ModelAndData({"seed": 2, "training": TRAINING}).shares(3)
-    assert [len(each) for each in even] == [480, 479, 479]
+    assert [len(indices) for indices in even] == [480, 479, 479]
     assert max(map(len, uneven)) - min(map(len, uneven)) > 10
     other = ModelAndData({"seed": 3, "training": uneven_training}).shares(3)
     assert not np.array_equal(uneven[0], other[0])

@@ -50,7 +50,7 @@ def test_a_user_s_data_are_images_or_text(users):
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [
         (
             {"name": "their_data.py:images", "arguments": {"worst": -1}, "classes": 3},
@@ -64,8 +64,8 @@ def test_a_user_s_data_are_images_or_text(users):
         ({"name": "their_data.py:images", "arguments": {"x": 1}}, "TypeError: images"),
     ],
 )
-def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, said):
-    with pytest.raises(InputError, match=said) as caught:
+def test_what_is_wrong_with_a_user_s_data_is_said_in_one_line(users, section, message):
+    with pytest.raises(InputError, match=message) as caught:
         datasets.load({**section, "name": f"{users}/{section['name']}"})
     assert str(caught.value).startswith(f"{users}/their_data")
     assert "\n" not in str(caught.value)
@@ -94,6 +94,9 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
     )
     prerequisites.prepare([need_of(f"{users}/their_models.py:fits", "digits")], print)
-    for name, said in (("wide", "it raised RuntimeError: "), ("short", r"gave \(2, 3\); valid: ")):
-        with pytest.raises(InputError, match=said):
+    for name, message in (
+        ("wide", "it raised RuntimeError: "),
+        ("short", r"gave \(2, 3\); valid: "),
+    ):
+        with pytest.raises(InputError, match=message):
             prerequisites.prepare([need_of(f"{users}/their_models.py:{name}", "digits")], print)

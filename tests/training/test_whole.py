@@ -119,8 +119,8 @@ class Whole:
 
     def weights(self, name: str) -> dict[str, torch.Tensor]:
         path = self.directory / f"weights-{name}.pt"
-        found: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
-        return found
+        tensors: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+        return tensors
 
 
 def _kill_at_gradient(number: int) -> None:
@@ -154,11 +154,11 @@ ALL = ["worker-1", "worker-2", "worker-3"]
 
 def gathered(whole):
     """It returns the ranks whose gradients were averaged, by round."""
-    found: dict[int, list[int]] = {}
+    ranks: dict[int, list[int]] = {}
     for event in whole.events("transfers-server"):
         if event["leg"] == "gather":
-            found.setdefault(event["round"], []).append(ALL.index(event["peer"]))
-    return [sorted(found[number]) for number in sorted(found)]
+            ranks.setdefault(event["round"], []).append(ALL.index(event["peer"]))
+    return [sorted(ranks[number]) for number in sorted(ranks)]
 
 
 def assert_weights(whole, names, parts):
@@ -166,10 +166,10 @@ def assert_weights(whole, names, parts):
     settings = {"workers": 3, "seed": 1, "batch_size": 16, "learning_rate": 0.05, "momentum": 0.9}
     expected = single_process_weights(rounds=len(parts), parts=parts, **settings)
     for name in names:
-        found = whole.weights(name)
-        assert found.keys() == expected.keys()
+        weights = whole.weights(name)
+        assert weights.keys() == expected.keys()
         for key, tensor in expected.items():
-            assert torch.equal(found[key], tensor), (name, key)
+            assert torch.equal(weights[key], tensor), (name, key)
 
 
 @pytest.mark.parametrize("protocol", [RELIABLE, preset("tcp")], ids=["udp", "tcp"])
@@ -187,7 +187,7 @@ def test_replicas_of_quantised_gradients_are_equal_in_the_end(tmp_path):
     for name in ("worker-2", "worker-3"):
         other = whole.weights(name)
         assert all(torch.equal(first[key], other[key]) for key in first)
-    assert all(not torch.equal(first[key], each) for key, each in begun.named_parameters())
+    assert all(not torch.equal(first[key], weight) for key, weight in begun.named_parameters())
 
 
 @pytest.mark.parametrize(
@@ -200,10 +200,10 @@ def test_the_others_go_on_without_a_worker_that_dies(tmp_path, protocol, setting
     whole.deaths["worker-2"] = 3
     assert whole.run() == 0
     log = whole.events("rounds")
-    assert [each["round"] for each in log] == list(range(8))
+    assert [row["round"] for row in log] == list(range(8))
     parts = [[0, 1, 2]] * 2 + [[0, 2]] * 6
     assert gathered(whole) == parts
-    assert [bool(each["workers_lost"]) for each in log] == [False] * 2 + [True] * 6
+    assert [bool(row["workers_lost"]) for row in log] == [False] * 2 + [True] * 6
     lost = (tmp_path / "logs" / run_directory.LOST_WORKERS).read_text()
     assert lost == "worker-2: killed by SIGKILL\n"
     assert_weights(whole, ["worker-1", "worker-3"], parts)

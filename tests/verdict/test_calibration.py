@@ -49,8 +49,8 @@ def test_one_bad_path_is_enough(changes, keys):
     [(150_000, True), (150_001, False), (146_000, True), (145_999, False), (60_000, False)],
 )
 def test_a_full_queue_reaches_its_limit_and_does_not_exceed_it(peak_bytes, passed):
-    found = stopping(queues=[queue(), queue(peak_bytes=peak_bytes)])
-    assert found == ({} if passed else {"queue_error": "failed"})
+    stopped = stopping(queues=[queue(), queue(peak_bytes=peak_bytes)])
+    assert stopped == ({} if passed else {"queue_error": "failed"})
 
 
 def idle_loss(*paths):
@@ -135,12 +135,12 @@ def test_a_batch_that_is_late_does_not_decide_and_is_not_left_out(monkeypatch, d
 
 
 def arrivals(count, *, kept=lambda number: True, slow=lambda number: 1.0):
-    at_s, found = 0.0, []
+    at_s, arrived = 0.0, []
     for number in range(count):
         at_s += FRAME_S * slow(number)
         if kept(number):
-            found.append((number, at_s))
-    return found
+            arrived.append((number, at_s))
+    return arrived
 
 
 def test_a_steady_path_has_its_rate_in_every_stretch_and_one_that_is_silent_none():

@@ -45,10 +45,10 @@ def by_hand(changed: dict[Way, dict[str, float]]) -> LinkChanges:
     )
 
 
-def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LINK, changed=None):
-    by = None if link.middle is None else (found or {"by": "relay"})["by"]
-    if found is not None:
-        (tmp_path / "delay.json").write_text(json.dumps(found))
+def judged(tmp_path, delays: dict[str, Any] | None = None, *, link: LinkEnds = LINK, changed=None):
+    by = None if link.middle is None else (delays or {"by": "relay"})["by"]
+    if delays is not None:
+        (tmp_path / "delay.json").write_text(json.dumps(delays))
     network = network_of(link, delayed_by=by)
     seen = {"directory": tmp_path, "network": network, "changes": by_hand(changed or {})}
     keys = "relay_late_s", "relay_late_max_s", "delay_error_s"
@@ -69,10 +69,10 @@ def judged(tmp_path, found: dict[str, Any] | None = None, *, link: LinkEnds = LI
     ],
 )
 def test_what_was_late_early_or_changed_stops_the_run(tmp_path, changes, key):
-    found = judged(tmp_path, record(**changes))
-    assert [gate.key for gate in found.values() if gate.stops] == [key]
+    gates = judged(tmp_path, record(**changes))
+    assert [gate.key for gate in gates.values() if gate.stops] == [key]
     if key != "relay_late_max_s":
-        assert found[key].where == "server--s1 from s1"
+        assert gates[key].where == "server--s1 from s1"
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_a_jitter_hides_no_delay_and_is_compared_itself(tmp_path, changes, value
 def test_of_netem_only_the_settings_are_known_and_the_gates_say_so(tmp_path):
     unknown: dict[str, Any] = dict.fromkeys(WAITS)
     netem = record(by="netem", in_order=False, delays=[direction(**unknown)])
-    found = judged(tmp_path, netem)
-    assert found["relay_late_s"].outcome == found["relay_late_max_s"].outcome == "not applicable"
-    assert "frames may overtake each other (in_order is false)" in found["relay_late_s"].note
-    assert found["delay_error_s"].outcome == "passed"
-    assert "netem was set to in the end" in found["delay_error_s"].note
+    gates = judged(tmp_path, netem)
+    assert gates["relay_late_s"].outcome == gates["relay_late_max_s"].outcome == "not applicable"
+    assert "frames may overtake each other (in_order is false)" in gates["relay_late_s"].note
+    assert gates["delay_error_s"].outcome == "passed"
+    assert "netem was set to in the end" in gates["delay_error_s"].note
     assert "overtake" not in judged(tmp_path, netem | {"in_order": True})["relay_late_s"].note
     changed = netem | {"delays": [direction(**unknown, delay_s=0.006)]}
     assert judged(tmp_path, changed)["delay_error_s"].outcome == "failed"
@@ -160,24 +160,24 @@ def test_a_relay_of_links_at_rest_need_not_carry_a_frame(tmp_path):
     unused = record(
         worst=None, delays=[direction(delay_s=0.0, wait_least_s=None, wait_most_s=None)]
     )
-    found = judged(tmp_path, unused, link=replace(LINK, delay_s=0.0))
-    assert found["relay_late_s"].outcome == found["relay_late_max_s"].outcome == "not applicable"
-    assert found["delay_error_s"].outcome == "passed"
+    gates = judged(tmp_path, unused, link=replace(LINK, delay_s=0.0))
+    assert gates["relay_late_s"].outcome == gates["relay_late_max_s"].outcome == "not applicable"
+    assert gates["delay_error_s"].outcome == "passed"
 
 
 def test_a_delay_that_was_set_by_hand_is_compared_with_what_was_set_last(tmp_path):
     """One direction was set from 5 to 20 ms: its frames waited for either."""
     slow = direction("s1", delay_s=0.02, wait_least_s=0.005, wait_most_s=0.02)
-    found = record(delays=[direction("server"), slow])
+    recorded = record(delays=[direction("server"), slow])
     to_20_ms = {("server--s1", "s1"): {"delay_s": 0.02}}
-    assert judged(tmp_path, found)["delay_error_s"].outcome == "failed"
-    gate = judged(tmp_path, found, changed=to_20_ms)["delay_error_s"]
+    assert judged(tmp_path, recorded)["delay_error_s"].outcome == "failed"
+    gate = judged(tmp_path, recorded, changed=to_20_ms)["delay_error_s"]
     assert gate.outcome == "passed"
     assert gate.note == "set by hand, so waits are not compared: server--s1 from s1"
     other = {("server--s1", "server"): {"delay_s": 0.005}}
-    assert judged(tmp_path, found, changed=other)["delay_error_s"].outcome == "failed"
+    assert judged(tmp_path, recorded, changed=other)["delay_error_s"].outcome == "failed"
     # What was set did not stay.
-    found = record(delays=[direction("server"), direction("s1")])
-    gate = judged(tmp_path, found, changed=to_20_ms)["delay_error"]
+    recorded = record(delays=[direction("server"), direction("s1")])
+    gate = judged(tmp_path, recorded, changed=to_20_ms)["delay_error"]
     assert (gate.outcome, gate.where) == ("failed", "server--s1 from s1")
     assert gate.value == pytest.approx(0.015)

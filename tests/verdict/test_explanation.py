@@ -36,13 +36,13 @@ def shown(directory, width=80):
 
 def test_the_evidence_is_in_the_dictionary_of_files():
     documents = reference.sections()
-    known = dict(documents["documents"])
+    keys_of = dict(documents["documents"])
     for folder in ("events", "samples"):
-        known |= {f"{folder}/{name}": keys for name, keys in documents[folder].items()}
+        keys_of |= {f"{folder}/{name}": keys for name, keys in documents[folder].items()}
     for key, about in BY_KEY.items():
         for file, keys in re.findall(r"([\w/.]+\.jsonl?): ([^;]+)", about.evidence):
-            for each in re.findall(r"[\w.\[\]*]*[._\[][\w.\[\]*]*", keys):
-                assert any(one.startswith(each) for one in known[file]), (key, file, each)
+            for pattern in re.findall(r"[\w.\[\]*]*[._\[][\w.\[\]*]*", keys):
+                assert any(one.startswith(pattern) for one in keys_of[file]), (key, file, pattern)
 
 
 def test_every_verdict_has_a_meaning():
@@ -51,7 +51,7 @@ def test_every_verdict_has_a_meaning():
 
 @pytest.mark.parametrize("key", sorted(set(BY_KEY) - {"rtt_error", "rtt_error_s", "delay_error"}))
 def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(tmp_path, key):
-    (gate,) = [each for each in judged() if each.key == key]
+    (gate,) = [gate for gate in judged() if gate.key == key]
     broken = type(gate)(
         **{**gate.as_json(), "value": 7.5, "outcome": "failed", "where": "rustc 0.31"}
     )
@@ -124,10 +124,10 @@ def test_a_failure_of_programs_is_no_failure_of_the_training(tmp_path, reason, c
     directory = ended(tmp_path, "failed", reason, logs={"server": "end\n", "supervisor": "s\n"})
     programs = [{"name": "server"}, {"name": "b"}]
     run_directory.write_json(directory / "config.json", {"workload": {"programs": programs}})
-    found = explain(directory)
-    assert cause in found.causes
-    assert ("report it" in found.remedy) == reason.startswith("ovs")
-    assert "train" not in found.causes + found.remedy
+    explanation = explain(directory)
+    assert cause in explanation.causes
+    assert ("report it" in explanation.remedy) == reason.startswith("ovs")
+    assert "train" not in explanation.causes + explanation.remedy
 
 
 def test_an_unsupported_and_an_interrupted_run_say_what_to_do(tmp_path):
@@ -185,10 +185,12 @@ def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_p
     [("interrupted", ""), ("failed", "the disk is full"), ("failed", "odd"), ("invalid", "gates")],
 )
 def test_a_run_of_a_script_is_not_to_be_resumed(tmp_path, verdict, reason):
-    gates = [each for each in judged() if each.key == "cpu_others"] if verdict == "invalid" else []
+    gates = [gate for gate in judged() if gate.key == "cpu_others"] if verdict == "invalid" else []
     directory = ended(tmp_path, verdict, reason, gates)
     run_directory.write_json(directory / "config.json", {"adjustable": False})
-    found = explain(directory)
-    said = found.remedy + "".join(each.about.remedy for each in [*found.gates, *found.others])
-    assert "script again" in said
+    explanation = explain(directory)
+    advice = explanation.remedy + "".join(
+        gate.about.remedy for gate in [*explanation.gates, *explanation.others]
+    )
+    assert "script again" in advice
     assert "./lab run" not in shown(directory)

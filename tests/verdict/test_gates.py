@@ -51,7 +51,7 @@ def test_a_faithful_lab_passes():
 
 def test_every_gate_has_a_lab_that_is_wrong_by_it():
     folder = Path(__file__).parents[1] / "lab" / "gates"
-    text = "".join(each.read_text() for each in folder.glob("test_*.py"))
+    text = "".join(path.read_text() for path in folder.glob("test_*.py"))
     pairs = re.findall(r'assert_invalid\(\s*[^"]*?,\s*"(\w+)"([^)]*)', text)
     failed = {key for key, more in pairs if "not measured" not in more}
     by_unit_tests = ["other programs", "samples"]  # below, with numbers in place of a busy machine
@@ -151,8 +151,8 @@ def test_a_machine_that_was_not_there_is_found(changes, keys):
 
 def socket_gate(holds_bytes: int | None, *links: LinkEnds) -> Gate:
     network = network_of(*(links or [LINK]))
-    found = {"network": network, "changes": LinkChanges(), "switch_holds_bytes": holds_bytes}
-    return gate_of("socket_buffer_bytes", **found)
+    facts = {"network": network, "changes": LinkChanges(), "switch_holds_bytes": holds_bytes}
+    return gate_of("socket_buffer_bytes", **facts)
 
 
 def test_queues_that_the_switch_s_socket_cannot_hold_are_found():
@@ -217,23 +217,23 @@ def test_samples_and_events_reach_the_gates(tmp_path: Path, monkeypatch: pytest.
     sampler(tmp_path, **json.loads((tmp_path / "samples" / "sampler.json").read_text()))
     begins, ends = event("begin", 5.0, target="s1->server"), event("end", 8.0, target="s1->server")
     met = [{**LOST, "action": "begin"}, {**LOST, "dropped": 2000}]
-    changed = [{**LOST, "counts_as": "queue", **each} for each in (begins, ends)]
+    changed = [{**LOST, "counts_as": "queue", **event} for event in (begins, ends)]
     (tmp_path / "events").mkdir()
-    lines = "".join(json.dumps(each) + "\n" for each in (*met, *changed))
+    lines = "".join(json.dumps(record) + "\n" for record in (*met, *changed))
     (tmp_path / "events" / "impairments.jsonl").write_text(lines)
     seen = evidence()
     watched = {"ovs-vswitchd": os.getpid()}
     observation = run_observer.Observation(tmp_path, seen["config"], seen["network"], watched)
     observation.begin()
     gates = observation.judge(seen["calibration"], switch_holds_bytes=44_000_000)
-    found = {gate.key: gate for gate in gates}
-    rate = found["rate_under_load"]
+    by_key = {gate.key: gate for gate in gates}
+    rate = by_key["rate_under_load"]
     assert (rate.outcome, rate.where) == ("failed", "server--s1 from s1")
     assert rate.value == pytest.approx(0.1, abs=0.01)
     assert "3.0 s left out" in rate.note
-    assert (found["loss_error"].outcome, found["loss_error"].where) == ("failed", LOSS["name"])
-    assert found["conservation"].outcome == "not measured"
-    assert "no lab is there" in found["conservation"].note
+    assert (by_key["loss_error"].outcome, by_key["loss_error"].where) == ("failed", LOSS["name"])
+    assert by_key["conservation"].outcome == "not measured"
+    assert "no lab is there" in by_key["conservation"].note
     first, second = json.loads((tmp_path / "links_under_load.json").read_text())["links"]
     assert (first["link"], first["sender"], first["samples"]) == ("server--s1", "s1", 2000)
     assert first["left_out_s"] == pytest.approx(3.0, abs=0.05)

@@ -42,28 +42,28 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
         time.sleep(0.3)
         watch = Watch({"busy": busy.pid, "idle": idle.pid}).start()
         time.sleep(1.3)
-        found = watch.finish()
-    busy_waited, idle_waited = found.waited["busy"], found.waited["idle"]
+        record = watch.finish()
+    busy_waited, idle_waited = record.waited["busy"], record.waited["idle"]
     assert busy_waited is not None
     assert idle_waited is not None
     assert busy_waited.mean_s > 0.0005
     assert idle_waited.mean_s < 0.0005
-    assert 1.2 < found.duration_s < 30
-    assert {stall.processor for stall in found.stalls} == os.sched_getaffinity(0)
+    assert 1.2 < record.duration_s < 30
+    assert {stall.processor for stall in record.stalls} == os.sched_getaffinity(0)
 
 
 def test_a_kernel_that_counts_no_time_or_forgets_its_pressure_gives_no_share(monkeypatch):
     monkeypatch.setattr(process_status, "machine_ticks", lambda: MachineTicks(5, 0, 10))
     pressures = iter([7.0, None])
     monkeypatch.setattr(processor_headroom, "_pressure_us", lambda: next(pressures))
-    found = Watch({}).start().finish()
-    assert (found.others, found.pressure, found.contended) == (None, None, None)
+    record = Watch({}).start().finish()
+    assert (record.others, record.pressure, record.contended) == (None, None, None)
 
 
 def scripted(monkeypatch, readings):
     """A watch, without its thread, of one thread with these run delays."""
-    given = iter(readings)
-    monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(given)})
+    delays = iter(readings)
+    monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(delays)})
     for name in ("start", "join"):
         monkeypatch.setattr(processor_headroom.threading.Thread, name, lambda self: None)
     return WaitWatch({"switch": 7}).start()
@@ -100,9 +100,9 @@ def test_a_thread_that_hardly_runs_is_not_judged_unless_it_just_did(monkeypatch,
     watch = scripted(monkeypatch, [*readings, readings[-1]])
     for _ in runs:
         watch.read()
-    found = watch.finish()[0]["switch"]
-    assert found is not None
-    assert found.mean_s == pytest.approx(mean_s)
+    waited = watch.finish()[0]["switch"]
+    assert waited is not None
+    assert waited.mean_s == pytest.approx(mean_s)
 
 
 @NEEDS_SCHEDSTAT
@@ -127,7 +127,7 @@ def test_a_processor_that_stands_still_is_found_with_the_time(monkeypatch):
     monkeypatch.setattr(processor_headroom.time, "sleep", one_long_sleep)
     ticks = CoreTicks().start()
     sleep(0.4)
-    stalls = {each.processor: each for each in ticks.finish()}
+    stalls = {stall.processor: stall for stall in ticks.finish()}
     assert set(stalls) == os.sched_getaffinity(0)
     # It is found; a busy machine may add to it, and may be slow to come to it.
     assert 0.05 <= stalls[still].longest_s < 0.5

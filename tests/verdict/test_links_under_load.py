@@ -104,9 +104,9 @@ def test_a_link_that_is_not_loaded_is_not_applicable(facts):
 
 def test_a_gap_in_the_samples_is_no_slow_link():
     gaps = iter([0.0] * 500 + [3.0] + [0.0] * 5000)
-    found = link(late=lambda: next(gaps), offered=lambda t_s: 0.2 if 6 < t_s < 7.9 else 1.2)
-    assert found.samples < 1900
-    assert rate_gate(found).outcome == "passed"
+    load = link(late=lambda: next(gaps), offered=lambda t_s: 0.2 if 6 < t_s < 7.9 else 1.2)
+    assert load.samples < 1900
+    assert rate_gate(load).outcome == "passed"
 
 
 @pytest.mark.parametrize(("share", "lasts_s"), [(0.0, 0.05), (0.0, 0.1), (0.0, 0.2), (0.5, 0.2)])
@@ -128,10 +128,8 @@ def test_a_frame_that_has_not_yet_left_a_slow_link_is_no_stall():
     frames = turn * 4 + np.floor(np.minimum(since_s, 0.06) / (8e-6 * FRAME))
     held = np.where(since_s < 0.055, 20.0 * FRAME, 0.0)
     sent: Floats = frames * FRAME
-    found = of_link(
-        "a", "b", t_s, sent, held, held / FRAME, rate_bps=1_000_000, queue_bytes=150_000
-    )
-    assert found.missing < 0.03
+    load = of_link("a", "b", t_s, sent, held, held / FRAME, rate_bps=1_000_000, queue_bytes=150_000)
+    assert load.missing < 0.03
 
 
 def test_queues_that_are_too_small_to_tell_are_named():
@@ -152,15 +150,15 @@ def test_queues_that_are_too_small_to_tell_are_named():
 )
 def test_any_error_is_found_and_none_is_invented(error, seed, queue_bytes):
     rng = np.random.default_rng(seed)
-    found = link(
+    load = link(
         lasts_s=3,
         share=lambda _: 1 + error,
         offered=lambda _: 1.5,
         queue_bytes=queue_bytes,
         late=lambda: float(rng.exponential(0.0005)),
     )
-    assert found.delivered == pytest.approx(1 + error, abs=0.01)
-    gate = rate_gate(found, link(lasts_s=1))
+    assert load.delivered == pytest.approx(1 + error, abs=0.01)
+    gate = rate_gate(load, link(lasts_s=1))
     assert gate.outcome == ("failed" if abs(error) > 0.03 else "passed")
     assert gate.outcome == "passed" or gate.where == "server--s1 from s1"
 
@@ -262,8 +260,8 @@ def test_without_samples_nothing_was_measured(tmp_path: Path, missing: str):
         (samples / missing).unlink()
     load = links_under_load.measure(tmp_path, [])
     empty = of_link("server--s1", "s1", *(np.zeros(0) for _ in range(4)), **LIMITS)
-    for found in (gates(failure=load.failure), gates(empty)):
-        assert {gate.outcome for gate in found.values()} == {"not measured"}
+    for judged in (gates(failure=load.failure), gates(empty)):
+        assert {gate.outcome for gate in judged.values()} == {"not measured"}
     assert "no samples of queues" in load.failure
 
 
@@ -324,26 +322,28 @@ def changes(folder, *made: tuple[list[str], dict[str, Any]]) -> LinkChanges:
 
 
 def test_what_an_impairment_had_set_meanwhile_is_not_by_hand(tmp_path):
-    found = changes(tmp_path, (["queue_bytes"], {"queue_bytes": 9000, "rate_bps": 1, "loss": 0.5}))
-    shape = found.shape(LINK, "a")
+    by_hand = changes(
+        tmp_path, (["queue_bytes"], {"queue_bytes": 9000, "rate_bps": 1, "loss": 0.5})
+    )
+    shape = by_hand.shape(LINK, "a")
     assert (shape.rate_bps, shape.queue_bytes) == (10_000_000, 9000)
-    assert found.shape(LINK, "s1") == LINK.shape
-    assert found.rates(("a--s1", "a")) == []
-    assert found.of(NETWORK, "loss") == {}
+    assert by_hand.shape(LINK, "s1") == LINK.shape
+    assert by_hand.rates(("a--s1", "a")) == []
+    assert by_hand.of(NETWORK, "loss") == {}
 
 
 def test_each_setting_is_as_it_was_set_last(tmp_path):
-    found = changes(
+    by_hand = changes(
         tmp_path,
         (["rate_bps"], {"rate_bps": 2_000_000}),
         (["queue_bytes", "loss"], {"rate_bps": 500_000, "queue_bytes": 9000, "loss": 0.1}),
         (["rate_bps"], {"queue_bytes": 9000}),
     )
-    shape = found.shape(LINK, "a")
+    shape = by_hand.shape(LINK, "a")
     assert (shape.rate_bps, shape.queue_bytes) == (10_000_000, 9000)
-    assert found.rates(("a--s1", "a")) == [(0, 0, 2_000_000), (2, 2, 10_000_000)]
-    assert found.rates(("a--s1", "s1")) == []
-    assert found.of(NETWORK, "loss") == {("a--s1", "a"): {"loss": 0.1}}
+    assert by_hand.rates(("a--s1", "a")) == [(0, 0, 2_000_000), (2, 2, 10_000_000)]
+    assert by_hand.rates(("a--s1", "s1")) == []
+    assert by_hand.of(NETWORK, "loss") == {("a--s1", "a"): {"loss": 0.1}}
 
 
 def test_the_longest_way_is_that_of_any_change(tmp_path):

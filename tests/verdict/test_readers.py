@@ -94,8 +94,8 @@ def kernel(monkeypatch):
 def dumped(count, number, sent=0):
     """The datagrams of a dump of so many interfaces' queues."""
     messages = [queue(index, number, sent=sent + index) for index in range(count)]
-    each = max(1, _PART_BYTES // len(messages[0]) - 1)
-    parts = [b"".join(messages[at : at + each]) for at in range(0, count, each)]
+    per_part = max(1, _PART_BYTES // len(messages[0]) - 1)
+    parts = [b"".join(messages[at : at + per_part]) for at in range(0, count, per_part)]
     parts[-1] += done(number)
     return parts
 
@@ -201,8 +201,8 @@ def test_the_sampler_goes_on_when_a_connection_ends_before_the_kernel_refuses(
     reader = Connections()
     monkeypatch.setattr(flows.FlowSampler, "_reader", lambda self, host: reader)
     hosts = {"server": {"address": "10.0.0.1"}, "worker": {"address": "10.0.0.2"}}
-    wanted = {"ports": [47_000, 47_999], "centre": "server", "hosts": list(hosts)}
-    sampler = flows.FlowSampler(tmp_path, hosts, wanted, tmp_path)
+    config = {"ports": [47_000, 47_999], "centre": "server", "hosts": list(hosts)}
+    sampler = flows.FlowSampler(tmp_path, hosts, config, tmp_path)
     with pytest.raises(OSError, match="no namespace"):
         sampler.sample(0)  # one connection is gone, then nobody answers
     for tick in range(1, 9):

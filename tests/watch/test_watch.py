@@ -130,8 +130,8 @@ def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, monkeypatch):
 
 
 def test_a_run_is_found_wherever_its_results_lie_by_experiment_and_by_key(tmp_path):
-    def keys(results: str, **wanted: str) -> list[str]:
-        return sorted(run.key for run in follow.running(IN(results=tmp_path / results, **wanted)))
+    def keys(results: str, **options: str) -> list[str]:
+        return sorted(run.key for run in follow.running(IN(results=tmp_path / results, **options)))
 
     small = tmp_path / "out" / "small"
     with RunDirectory(small / "dblp-s1").open(CONFIG), RunDirectory(small / "b").open(CONFIG):
@@ -153,7 +153,7 @@ def test_an_experiment_without_results_here_is_followed_where_it_runs(
         (directory / "live.json").write_text(json.dumps(live()))
         shown: list[follow.Selection] = []
         with monkeypatch.context() as drawn:
-            drawn.setattr(follow, "watch", lambda wanted, _: shown.append(wanted))
+            drawn.setattr(follow, "watch", lambda options, _: shown.append(options))
             with pytest.raises(SystemExit) as caught:
                 main()
         assert [run.directory for run in follow.running(shown[0])] == [directory]

@@ -144,7 +144,7 @@ def assert_invalid(
     output = json.dumps(status, indent=1)
     assert status["verdict"] == "invalid", output
     assert results.status == 1, results.output
-    stopping = {each["key"]: each for each in status["gates"] if each["outcome"] in STOPPING}
+    stopping = {gate["key"]: gate for gate in status["gates"] if gate["outcome"] in STOPPING}
     assert key in stopping, output
     gate = stopping.pop(key)
     for other in stopping.values():

@@ -31,9 +31,9 @@ def pause(process: psutil.Process, stopped_s: float) -> None:
 
 def ledger(results: Results, link: str, sender: str) -> dict[str, Any]:
     ledgers = json.loads((results.run() / "conservation.json").read_text())
-    assert not any(each["unexplained"] for each in ledgers["links"] + ledgers["switches"]), ledgers
+    assert not any(row["unexplained"] for row in ledgers["links"] + ledgers["switches"]), ledgers
     return next(
-        dict(each) for each in ledgers["links"] if (each["link"], each["from"]) == (link, sender)
+        dict(row) for row in ledgers["links"] if (row["link"], row["from"]) == (link, sender)
     )
 
 
@@ -139,7 +139,7 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
     assert named == {"idle-loss", "idle-police", "idle-blackout", "idle-queue"}
     assert unmet["value"] == 4
     real = [event for event in results.events("impairments") if event["name"] == "real"]
-    assert [each["action"] for each in real] == ["begin", "end"]
+    assert [event["action"] for event in real] == ["begin", "end"]
     assert real[-1]["met"] > 0  # so the gate judged it, too, and did not name it
 
 
