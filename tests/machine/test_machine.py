@@ -55,7 +55,7 @@ def test_a_machine_is_disturbed_by_others_or_by_late_timers(seen, words):
     assert bool(disturbance(seen)) is bool(words)
 
 
-@pytest.mark.parametrize(("others", "told"), [(0.2, False), (0.5, True)])
+@pytest.mark.parametrize(("others", "is_told"), [(0.2, False), (0.5, True)])
 def test_others_that_a_gate_would_not_pass_are_told(others, is_told):
     words = moment(0.001, others=others).sentence()
     assert ("runs may be invalid; close other programs" in words) is is_told
