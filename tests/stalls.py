@@ -67,7 +67,7 @@ def _watch(processor: int) -> None:
 
 
 if __name__ == "__main__":
-    for each in os.sched_getaffinity(0):
-        threading.Thread(target=_watch, args=(each,), daemon=True).start()
+    for processor in os.sched_getaffinity(0):
+        threading.Thread(target=_watch, args=(processor,), daemon=True).start()
     while os.getppid() == int(sys.argv[1]):
         time.sleep(1.0)

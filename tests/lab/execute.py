@@ -23,7 +23,7 @@ def main() -> None:
         for outcome in runner.attempts(results, run, lambda record: None, retries=retries):
             print(f"{run.label}: {outcome.verdict}: {outcome.reason}")
         outcomes.append(outcome)
-    sys.exit(any(each.verdict in ("failed", "invalid") for each in outcomes))
+    sys.exit(any(outcome.verdict in ("failed", "invalid") for outcome in outcomes))
 
 
 if __name__ == "__main__":

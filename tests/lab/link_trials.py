@@ -111,7 +111,7 @@ def star() -> dict[str, Any]:
 
 def _in_flight(counters: dict[str, Any]) -> int:
     """Frames of a direction that are neither out, nor dropped, nor lost."""
-    ended = (counters[each] for each in ("frames_out", "dropped", "lost"))
+    ended = (counters[key] for key in ("frames_out", "dropped", "lost"))
     return int(counters["frames_in"] - sum(ended))
 
 

@@ -171,7 +171,7 @@ def test_what_an_overfull_queue_loses_is_what_it_counts(lab: LabUnderTest):
     """A full queue of a switch port refuses single packets, and not the rest of a batch."""
     senders, packets = ("worker-1", "worker-2", "worker-3"), 1000
     # A late sender catches up, and may then fill the queue of its own link.
-    outputs = [lab.interface("s1", "server"), *(lab.interface(each, "s1") for each in senders)]
+    outputs = [lab.interface("s1", "server"), *(lab.interface(sender, "s1") for sender in senders)]
     before = [offered(interface, pid)[1] for pid, interface in outputs]
     flows = [Flow(lab, sender, "server", 47100 + n) for n, sender in enumerate(senders)]
     # None needs more than its own link has, and three are too many for the server's.

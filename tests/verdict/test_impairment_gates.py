@@ -304,7 +304,7 @@ def occurrence(name, number, *late_s, actions=("begin", "end"), **details):
 
 def times(*last, losses=3):
     """The events of three occurrences of `loss` and one of `cut`, and those of the last one."""
-    events = [each for _ in range(losses) for each in occurrence("loss", 3)]
+    events = [event for _ in range(losses) for event in occurrence("loss", 3)]
     return [*events, *occurrence("cut", -1), *(last or occurrence("loss", 7))]
 
 

@@ -264,7 +264,7 @@ def test_workers_that_share_a_process_are_sampled_by_their_threads(tmp_path, sam
         sampler._ignored.clear()  # here they are the workers as well
         for _ in range(8):
             sampler.sample()
-        of_shared = {name: each for name, each in sampler.latest.items() if name in hosts}
+        of_shared = {name: value for name, value in sampler.latest.items() if name in hosts}
         assert set(of_shared) == {"h1", "h2"}
         memory = [resident_bytes for _, _, resident_bytes in of_shared.values()]
         resident = Path(f"/proc/{shared.pid}/statm").read_text().split()[1]
