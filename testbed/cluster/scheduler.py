@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 import secrets
 import socket
 import ssl
@@ -17,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from testbed.cluster import block as execution
 from testbed.cluster import worker
@@ -33,6 +33,7 @@ _CONNECT_S = 10.0
 _POLL_S = 0.5
 _VALID = "valid: tls://HOST:PORT, or tcp://127.0.0.1:PORT on this machine"
 _TLS = "DASK_DISTRIBUTED__COMM__TLS__"
+_ADDRESS = re.compile(r"(tcp|tls)://(?:\[([\w:.%]+)\]|([\w.-]+)):([0-9]{1,5})")
 
 
 class Scheduler:
@@ -175,18 +176,19 @@ def _connect(address: str) -> Client:
 
 def _checked(address: str) -> tuple[str, int]:
     """Return host and port of an address that may be used."""
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:  # such as a port beyond 65535
-        raise InputError(f"--scheduler {address}: {error}; {_VALID}") from None
-    if parts.scheme not in ("tcp", "tls") or not host or not port or parts.path:
+    if (parts := _ADDRESS.fullmatch(address)) is None:
         raise InputError(f"--scheduler {address}: {_VALID}")
+    scheme, ipv6, name, digits = parts.groups()
+    host, port = ipv6 or name, int(digits)
+    if not 1 <= port <= 65535:
+        raise InputError(f"--scheduler {address}: port {port}; valid: 1 to 65535")
     try:
         is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
+    except ValueError as error:
+        if ipv6 or re.fullmatch(r"[0-9.]+", host):  # no name of a host either
+            raise InputError(f"--scheduler {address}: {error}; {_VALID}") from None
         is_local = host == "localhost"
-    if parts.scheme == "tcp" and not is_local:
+    if scheme == "tcp" and not is_local:
         raise InputError(
             f"--scheduler {address}: without TLS only on this machine, since Dask executes what it "
             f"is sent; {_VALID}"

@@ -128,16 +128,25 @@ def test_without_a_worker_one_is_waited_for(shared, monkeypatch):
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        *((address, "valid: tls://HOST:PORT, or tcp://127") for address in ("host:1", "tls://h")),
+        *((address, "valid: tls://HOST:PORT, or tcp://127") for address in ("", "host:1")),
+        *(
+            (address, "valid: tls://HOST:PORT, or tcp://127")
+            for address in (
+                *("tls://h", "tls://u@h:1", "tls://h?q:1", "tls://h:1?q", "tls://h#f:1"),
+                *("tls://h:1\n", "tls://a\nb:1", "  tls://h:1", "TCP://127.0.0.1:1", "tls://h:x"),
+            )
+        ),
         *((address, "valid: tls://HOST:PORT") for address in ("http://127.0.0.1:1", "tcp://[::1")),
-        *((f"tls://h:{port}", "valid: tls://HOST:PORT") for port in (0, 65536, "x")),
+        *((f"tls://h:{port}", f"port {port}; valid: 1 to 65535$") for port in (0, 65536)),
+        ("tls://300.1.1.1:80", "300.1.1.1.*valid: tls://HOST:PORT"),
+        ("tls://[::g]:8786", "'::g'.*valid: tls://HOST:PORT"),
         ("tcp://192.0.2.1:8786", "without TLS only on this machine"),
         ("tcp://127.example.org:8786", "without TLS only on this machine"),
         ("tls://192.0.2.1:8786", "DASK_DISTRIBUTED__COMM__TLS__CA_FILE"),  # what is to be set
     ],
 )
 def test_an_address_that_may_not_be_used_is_refused(address, message):
-    with pytest.raises(InputError, match=f"--scheduler .*{message}"):
+    with pytest.raises(InputError, match=f"(?s)--scheduler .*{message}"):
         Scheduler(address).connect()
 
 
