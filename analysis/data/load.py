@@ -311,11 +311,12 @@ def _find_experiment(results_dir: Path, experiment: str | None = None) -> Path:
     folders = {path.parent for path in plans}
     folders = folders or {path.parents[1] for path in results_dir.glob(f"*/*/{CONFIG}")}
     if not folders:
-        kept = sorted({*results_dir.glob(_KEPT), *results_dir.glob(f"*/{_KEPT}")})
-        if kept:
+        is_kept = (results_dir / _KEPT).is_file()
+        if is_kept or any(results_dir.glob(f"*/{_KEPT}")):
+            kept = results_dir if is_kept else results_dir / (experiment or "NAME")
             raise ValueError(
                 f"{results_dir}: holds kept results, not run directories; valid: the folder given "
-                f"to ./lab run, or polars.read_csv of {kept[0].with_name('rows.csv')} "
+                f"to ./lab run, or polars.read_csv of {kept / 'rows.csv'} "
                 "(docs/reference/kept-results.md)"
             )
         raise ValueError(

@@ -195,7 +195,10 @@ def _line_by_line(path: Path, content: bytes, schema: Schema, problems: list[str
             value = record.get(name)
             if isinstance(value, dict):
                 value = json.dumps(value)  # as the fast way has it
-            if not isinstance(value, _OF_KIND[kind] | None):
+            fits = isinstance(value, _OF_KIND[kind] | None)
+            if fits and kind == pl.Int64:
+                fits = value is None or -(2**63) <= value < 2**63
+            if not fits:
                 valid = "a number" if kind in (pl.Float64, pl.Int64) else str(kind).lower()
                 raise ValueError(
                     f"{path}, line {number}: {name} {value!r}; valid: {valid}, or null"

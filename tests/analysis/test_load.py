@@ -88,6 +88,7 @@ def test_what_is_no_finite_number_is_no_value_and_reported(tmp_path, written, un
     [
         ("latency_s", "abc", "latency_s 'abc'; valid: a number, or null"),
         ("gather_s", [1], r"gather_s \[1\]; valid: a number"),
+        ("round", 2**63, f"round {2**63}; valid: a number, or null"),
         ("critical", "yes", "critical 'yes'; valid: boolean"),
     ],
 )
@@ -191,9 +192,13 @@ def test_bad_folders_are_refused_in_one_line(tmp_path):
 def test_kept_results_are_no_run_directories():
     kept = Path(__file__).parents[2] / "experiments" / "results"
     quick = kept / "quick"
-    for folder, rows in ((quick, quick / "rows.csv"), (kept, kept / "accuracy" / "rows.csv")):
+    for named, rows in (
+        ((kept, "quick"), quick / "rows.csv"),
+        ((quick,), quick / "rows.csv"),
+        ((kept,), kept / "NAME" / "rows.csv"),
+    ):
         with pytest.raises(ValueError, match="not run directories") as refused:
-            load(folder)
+            load(*named)
         assert f"polars.read_csv of {rows} (docs/reference/kept-results.md)" in str(refused.value)
     assert (quick / "rows.csv").is_file()
 
