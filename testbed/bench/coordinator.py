@@ -13,13 +13,12 @@ import selectors
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import sub
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -31,7 +30,7 @@ Figures = list[dict[str, Any]]  # of one process, a dictionary for each measured
 OPEN_LIMIT_S = 60.0
 _CARRIED = ("carried_bytes", "wire_bytes")  # what a host's link brought it, and took from it
 _GRACE_S = 1.0  # when one has failed, for the words of whoever failed first
-_OUTPUT_BYTES, _ERROR_LENGTH = 4096, 500
+_PIPE_BYTES, _OUTPUT_BYTES, _ERROR_LENGTH = 1 << 16, 4096, 500
 _MESSAGE_BYTES, _SHOWN_BYTES = 100_000, 80  # of a message; of what is none
 
 
@@ -75,7 +74,8 @@ class Process:
 
     pid: int
     connection: socket.socket
-    output: BinaryIO  # what it prints
+    output: int  # a pipe with what it prints
+    last_output: bytes = b""
     ready: bool = False
     figures: Figures = field(default_factory=list)
     error: str | None = None
@@ -86,13 +86,19 @@ class Process:
         """Take a message; return False at the end of all."""
         try:
             data = self.connection.recv(_MESSAGE_BYTES)
-        except ConnectionResetError:  # it ended before it was told of a transfer
+        except ConnectionResetError:  # it ended before it took the byte of a transfer
             data = b""
         if data:
             self._take(data)
         elif self.error is None:
             self.abrupt = True
             self._fail("", time.monotonic())
+        return bool(data)
+
+    def read_output(self) -> bool:
+        """Keep the end of what it has printed; return False at the end of all."""
+        data = os.read(self.output, _PIPE_BYTES)
+        self.last_output = (self.last_output + data)[-_OUTPUT_BYTES:]
         return bool(data)
 
     def _take(self, data: bytes) -> None:
@@ -124,11 +130,13 @@ class Process:
         if self.abrupt:
             self.error = f"{how_ended(os.waitstatus_to_exitcode(status))}{self._last_line()}"
         self.connection.close()
-        self.output.close()
+        os.close(self.output)
 
     def _last_line(self) -> str:
-        self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - _OUTPUT_BYTES))
-        printed = self.output.read().decode(errors="replace")
+        os.set_blocking(self.output, False)
+        with contextlib.suppress(BlockingIOError):  # another process may hold the pipe's other end
+            self.read_output()
+        printed = self.last_output.decode(errors="replace")
         lines = [" ".join(line.split()) for line in printed.split("\n")]
         return next((f": {line}" for line in reversed(lines) if line), "")
 
@@ -136,17 +144,19 @@ class Process:
 def start(begin: Callable[[Participant], None]) -> Process:
     """Fork a process that does `begin`; what that raises is what the process fails with."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed when the process ends)
+    output, printing = os.pipe()
     pid = os.fork()
     if pid:
         theirs.close()
+        os.close(printing)
         return Process(pid, ours, output)
     status = 1
     try:
         os.setsid()
         ours.close()
+        os.close(output)
         for standard in (1, 2):
-            os.dup2(output.fileno(), standard)
+            os.dup2(printing, standard)
         sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         participant = Participant(theirs)
@@ -176,7 +186,8 @@ def coordinate(
     try:
         with selectors.DefaultSelector() as selector:
             for process in processes.values():
-                selector.register(process.connection, selectors.EVENT_READ, process)
+                selector.register(process.connection, selectors.EVENT_READ, process.receive)
+                selector.register(process.output, selectors.EVENT_READ, process.read_output)
             if not _wait(selector, processes, OPEN_LIMIT_S, lambda process: process.ready):
                 late = next((name for name, process in processes.items() if not process.ready), "")
                 status = f"failed: {late}: not open within {OPEN_LIMIT_S:g} s"
@@ -233,7 +244,7 @@ def _wait(
         if left_s <= 0 or not selector.get_map():
             return False
         for key, _ in selector.select(left_s):
-            if not key.data.receive():
+            if not key.data():
                 selector.unregister(key.fileobj)
     return True
 

@@ -170,6 +170,19 @@ def test_nonsense_where_messages_are_expected_ends_in_one_line_that_names_the_pe
     assert status == f"failed: theirs: sent what is no message: {shown}"
 
 
+def test_of_endless_output_the_last_line_is_kept_and_nothing_fills_a_disk():
+    def begin(participant):
+        for _ in range(100_000):
+            print("a warning")
+        print(f"{os.fstat(1).st_size} bytes in a file")
+        os._exit(3)
+
+    status, _ = coordinator.coordinate(
+        {"theirs": coordinator.start(begin)}, warm_ups=0, limit_s=30.0, finished=lambda _: True
+    )
+    assert status.startswith("failed: theirs: ") and status.endswith(": 0 bytes in a file")
+
+
 def test_one_that_hangs_is_ended_with_what_it_started(checkout):
     hangs = WORKS.replace(
         "connection.sendall(data)",
