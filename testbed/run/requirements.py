@@ -111,16 +111,21 @@ def _controls(run: Run) -> Iterator[tuple[str, str]]:
     for number, entry in enumerate(run.experiment.impairments):
         if isinstance(name := getattr(entry, "congestion_control", None), str):
             yield f"impairments.{number}.congestion_control", name
-    if not run.experiment.trains:
-        for program in run.programs.programs:
-            if program.congestion_control is not None:
-                key = f"arms.{run.arm}: congestion_control of {program.label}"
-                yield key, program.congestion_control
-    elif run.protocol.carrier == "tcp":
-        # An option of the command line replaces it in arms with labels of their own.
-        arm = run.experiment.arms[run.name_in_file].model_extra or {}
-        key = "congestion_control" if "congestion_control" in arm else "protocol"
-        yield f"arms.{run.arm}.{key}", run.protocol.congestion_control
+    arm: Any = run.experiment.arms[run.name_in_file]
+    # An option of the command line replaces it in arms with labels of their own.
+    in_arm, of_arm = f"arms.{run.arm}", arm.model_extra or {}
+    if run.experiment.trains:
+        if run.protocol.carrier == "tcp":
+            key = "congestion_control" if "congestion_control" in of_arm else "protocol"
+            yield f"{in_arm}.{key}", run.protocol.congestion_control
+        return
+    for number, program in enumerate(run.programs.programs):
+        if program.congestion_control is None:
+            continue
+        key = f"workload.programs.{number}" if arm.congestion_control is None else in_arm
+        if "congestion_control" in of_arm.get(program.label, {}):
+            key = f"{in_arm}.{program.label}"
+        yield f"{key}.congestion_control", program.congestion_control
 
 
 def _unknown(control: str) -> str:

@@ -89,13 +89,19 @@ def test_a_wrong_control_of_a_program_is_named_where_it_stands(kernel, tmp_path)
     document = {
         **{key: BASE[key] for key in ("name", "seeds", "topology")},
         "workload": {"kind": "programs", "programs": [program]},
-        "arms": {"a": {}, "b": {"congestion_control": "ltp"}},
+        "arms": {
+            "a": {},
+            "b": {"congestion_control": "ltp"},
+            "c": {"server": {"congestion_control": "cubik"}},
+        },
     }
     path = tmp_path / "small.yaml"
-    for arm, control in (("a", "'renno'"), ("b", "'ltp'")):
+    for arm, key, control in (
+        ("a", "workload.programs.0", "renno"),
+        ("b", "arms.b", "ltp"),
+        ("c", "arms.c.server", "cubik"),
+    ):
         path.write_text(yaml.safe_dump(document, sort_keys=False))
-        with pytest.raises(
-            InputError, match=f"arms.{arm}: congestion_control of server: .*{control}"
-        ):
+        with pytest.raises(InputError, match=f": {key}.congestion_control: .*'{control}'"):
             requirements.refuse(experiment.load(str(path)))
         document["arms"].pop(arm)
