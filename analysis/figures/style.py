@@ -142,7 +142,7 @@ MOST_PANELS = 6
 _LEGEND_INCHES = 1.0  # for which figures have room
 _MARGIN = 0.07  # of an axis, at both of its ends
 _FEWEST_ARMS_WITHOUT_BANDS = 5
-_MOST_MIXTURES = 3  # of impairments that are told apart
+_MOST_MIXTURES = 3  # of impairments, each with an own patch in the legend
 _MARKED_POINTS = 30  # about that many markers per line, however many points it has
 
 

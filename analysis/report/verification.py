@@ -27,7 +27,7 @@ from analysis.report import kept_results
 
 _AS_KEPT = "valid: the file as it was kept"
 _DIGITS = 1e-5  # six digits are kept; another processor may round the last one otherwise
-_FEW = 3  # differences of one file that are told
+_FEW = 3  # differences of one file that are printed
 _BEFORE, _SHOWN = 30, 80  # characters of a line that differs
 
 

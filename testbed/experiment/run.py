@@ -30,7 +30,7 @@ ORDER_RULE = (
     "seeds as given; for each seed the points of the factors, and for each of these the arms, by "
     "the SHA-256 of the experiment's name, the seed, the point and the arm"
 )
-# Keys that say what is planned, told or sized, but not what one run does.
+# Keys that plan, describe or scale an experiment, but do not change what one run does.
 NOT_OF_A_RUN = {"name", "description", "seeds", "arms", "factors", "profiles", "published"}
 # Keys of `config.json` that change nothing of the run.
 _NOT_IN_KEY = {"schema", "key", "folder", "profile", "capture"}

@@ -34,7 +34,7 @@ def execute(directory: Path, progress: ProgressWriter) -> tuple[list[Gate], str]
     lab = LabSession(config, directory)
     lab.begin()
     if trains := "workload" not in config:
-        # It loads model and data until it is told the hosts.
+        # It loads model and data until it receives the hosts.
         descriptor = progress.messages.fileno()
         lab.processes.spawn(
             "training",
