@@ -1,15 +1,18 @@
 """The exchange of known buckets: who averages which part, and all ends that a rank has in it.
 
-With `min_ranks`, a rank that was lost can join it again, by what rank 0 has left in the store.
+With `min_ranks`, a rank that was lost can join it again, by what rank 0 has left in the store. It
+leaves a request there, with a ticket, and its new certificate where ranks have keys. Rank 0 answers
+that the ticket is trusted, so the rank joins, and later that it is admitted.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from testbed.ddp.endpoint_thread import SERVER, EndpointThread, WorkerThread, name_of
-from testbed.ddp.meeting import Rendezvous, on_one_machine, own_address
+from testbed.ddp.meeting import Identity, Rendezvous, on_one_machine, own_address
 from testbed.ddp.owner import OwnerThread
 from testbed.ddp.settings import Settings, require_equal
 from testbed.shared.input_error import InputError
@@ -94,6 +97,7 @@ class Exchange:
         self._owners = [0] if settings.collective == "server" else list(range(rendezvous.world))
         self._on_gathered = on_gathered
         self._on_failure = on_failure
+        self._tickets: dict[int, str] = {}  # of the ranks that were last trusted to return
         self._threads: dict[int, EndpointThread] = {}
         for place, owner in enumerate(self._owners):
             spans = (self._span(index, place) for index in range(len(self.plan)))
@@ -164,9 +168,13 @@ class Exchange:
         for thread in self._threads.values():
             thread.start()
         if self._settings.min_ranks is not None and self._own is not None:
-            keys = self._rendezvous.identity is not None
-            terms, opening = self._settings.terms(), asdict(self._opening)
-            self._rendezvous.leave(_OPENING, {"terms": terms, "keys": keys, "opening": opening})
+            identity = self._rendezvous.identity
+            facts = {
+                "terms": self._settings.terms(),
+                "certificates": None if identity is None else identity.certificates,
+                "opening": asdict(self._opening),
+            }
+            self._rendezvous.leave(_OPENING, facts)
 
     def _span(self, index: int, place: int) -> slice:
         """Returns the part of a bucket that one owner averages."""
@@ -197,23 +205,42 @@ class Exchange:
     @property
     def returning(self) -> frozenset[int]:
         """Ranks that were lost and have joined rank 0 again; empty on other ranks."""
-        return frozenset() if self._own is None else self._own.returning
+        if self._own is None:
+            return frozenset()
+        self._trust(self._own)
+        return self._own.returning & self._tickets.keys()
+
+    def _trust(self, own: OwnerThread) -> None:
+        """Trusts requests of lost ranks. One that has joined keeps its ticket until it is gone."""
+        for rank in own.away:
+            request = self._rendezvous.find(f"request/{rank}")
+            if request is None or request["ticket"] == self._tickets.get(rank):
+                continue
+            if own.credentials is not None:
+                own.credentials.trust(request["certificate"])
+            self._tickets[rank] = request["ticket"]
+            self._rendezvous.leave(f"trusted/{rank}/{request['ticket']}", True)
 
     def readmit(self, step: int, note: str) -> None:
         """Lets those that are `returning` take part from this step on, which is the next."""
         assert self._own is not None
-        ranks = self._own.returning
+        ranks = self._own.returning & self._tickets.keys()
         admission = {"part": self._own.readmit(ranks), "step": step, "note": note}
         for rank in ranks:
-            self._rendezvous.leave(f"admitted/{rank}", admission)
+            self._rendezvous.leave(f"admitted/{rank}/{self._tickets[rank]}", admission)
 
     def rejoin(self, failure: Callable[[], Exception | None]) -> tuple[int, str]:
         """Joins as a rank that returns; returns the step from which it takes part, and the note."""
-        key = f"admitted/{self._rendezvous.rank}"
-        before = self._rendezvous.find(key)  # where this rank has returned once already
+        rendezvous, identity = self._rendezvous, self._rendezvous.identity
+        rank = rendezvous.rank
+        # The ticket tells this return from another one of the same rank.
+        ticket = secrets.token_hex(8)
+        certificate = None if identity is None else identity.certificates[name_of(rank)]
+        rendezvous.leave(f"request/{rank}", {"ticket": ticket, "certificate": certificate})
+        reason = f"it has let nobody in for {rendezvous.timeout_s:g} s"
+        _await(rendezvous, f"trusted/{rank}/{ticket}", reason)
         self.start()
-        reason = f"it has let nobody in for {self._rendezvous.timeout_s:g} s"
-        admission = _await(self._rendezvous, key, reason, before, failure)
+        admission = _await(rendezvous, f"admitted/{rank}/{ticket}", reason, failure)
         for thread in self._threads.values():
             thread.next_number = admission["part"]
         return admission["step"], str(admission["note"])
@@ -223,12 +250,11 @@ def _await(
     rendezvous: Rendezvous,
     key: str,
     reason: str,
-    before: Any = None,
     failure: Callable[[], Exception | None] = lambda: None,
 ) -> Any:
-    """Returns what rank 0 leaves there, after `before`; PeerLost where it does not in time."""
+    """Returns what rank 0 leaves there; PeerLost where it does not in time."""
     until_s = time.monotonic() + rendezvous.timeout_s
-    while (message := rendezvous.find(key)) == before:
+    while (message := rendezvous.find(key)) is None:
         if (failed := failure()) is not None:
             raise failed
         if time.monotonic() >= until_s:
@@ -241,11 +267,6 @@ def opening_of_others(settings: Settings, rendezvous: Rendezvous) -> Opening:
     """Returns what rank 0 has kept for a rank that returns; InputError where it does not fit."""
     facts = _await(rendezvous, _OPENING, "it keeps no place for ranks that return")
     require_equal([facts["terms"], settings.terms()], stage="rank 1 is the one that returns: ")
-    if facts["keys"]:
-        raise InputError(
-            "returns: the others know no key of a rank that returns; valid: ranks of one machine, "
-            "or insecure=True on all of them where nobody else is on the network"
-        )
     plan = tuple(
         Bucket(bucket["elements"], bucket["dtype"], tuple(bucket["slots"]))
         for bucket in facts["opening"].pop("plan")
@@ -260,4 +281,8 @@ def opening_of_others(settings: Settings, rendezvous: Rendezvous) -> Opening:
             "valid: the same address"
         )
     rendezvous.world = len(addresses)
+    if facts["certificates"] is not None:
+        rendezvous.identity = Identity(rank)
+        rendezvous.identity.make_keys()
+        rendezvous.identity.meet([facts["certificates"]])
     return opening

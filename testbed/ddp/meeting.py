@@ -67,15 +67,17 @@ class Identity:
         self._rank = rank
         self._temporary = TemporaryDirectory(prefix="bounded-loss-")
         self.folder = Path(self._temporary.name)
+        self.certificates: dict[str, str] = {}  # its own, as PEM texts
 
     def make_keys(self) -> dict[str, str]:
-        """Returns its certificates as PEM texts; InputError where openssl is missing."""
+        """Returns its certificates; InputError where openssl is missing."""
         names = [SERVER, name_of(self._rank)]
         keys.make(self.folder, names)
-        return {name: (self.folder / f"{name}.crt").read_text() for name in names}
+        self.certificates = {name: (self.folder / f"{name}.crt").read_text() for name in names}
+        return self.certificates
 
     def meet(self, certificates: list[Mapping[str, str]]) -> None:
-        """Keeps all ranks' certificates."""
+        """Keeps the certificates of all ranks, or of the first ones."""
         for rank, theirs in enumerate(certificates):
             (self.folder / str(rank)).mkdir()
             for name in (SERVER, name_of(rank)):

@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,9 @@ class OwnerThread(EndpointThread):
         self._min_ranks = settings.min_ranks or self._world
         self._lateness = Lateness(settings.late_share)
         self._rules: dict[tuple[int, int], UntilLate] = {}  # by part and rank, of gathers
+        self.credentials = config.credentials
         self._lost: dict[str, str] = {}
+        self.away: frozenset[int] = frozenset()  # lost, and not joined again
         self.returning: frozenset[int] = frozenset()  # joined again, and not taking part yet
         self._readmitted: deque[tuple[int, int]] = deque()  # from which part on, and which rank
         self._begun = 0  # the number of parts
@@ -125,10 +127,14 @@ class OwnerThread(EndpointThread):
 
     def _check_for_returning(self) -> None:
         """Ranks that have joined again may return when no part has begun without them."""
+        joined = self._lost.keys() & self._endpoint.here
+        self.away = self._ranks_of(self._lost.keys() - joined)
         ahead = any(part.own is None for part in self._under_way)
         if not ahead and not any(transfers.failed for transfers in self._broadcasts):
-            back = self._lost.keys() & self._endpoint.here
-            self.returning = frozenset(rank for rank in range(self._world) if name_of(rank) in back)
+            self.returning = self._ranks_of(joined)
+
+    def _ranks_of(self, peers: Set[str]) -> frozenset[int]:
+        return frozenset(rank for rank in range(self._world) if name_of(rank) in peers)
 
     # The thread's loop, and this rank's own gradient, without which parts may begin and end.
 
