@@ -167,6 +167,7 @@ class EndpointThread(ABC, threading.Thread):
     def run(self) -> None:
         try:
             self._endpoint.open()
+            self._endpoint.await_start()  # a step with other buckets may end it before a transfer
             while not self._stopped:
                 self._advance()
                 if self._finishing and not self._broadcasts:

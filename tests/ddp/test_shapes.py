@@ -149,3 +149,19 @@ def test_what_cannot_be_averaged_is_refused_in_one_line():
     for carried_by, errors in values(launch(refusals, 2)):
         assert carried_by == "transport"
         assert errors == [f"a bucket's gradient {kind}{valid}" for kind in kinds]
+
+
+def alternating(rank):
+    """The buckets change in each step, so also in those that open an exchange."""
+    state, carried_by = BoundedLoss(**RELIABLE), []
+    for step in range(6):
+        sizes = (3000,) if step % 2 else (5000, 2000)
+        gradients = [torch.full((size,), float(rank + step)) for size in sizes]
+        means = exchange(state, gradients, [torch.zeros(size) for size in sizes])
+        assert all(bool((mean == 1 + step).all()) for mean in means)
+        carried_by.append(last(state).carried_by)
+    return carried_by
+
+
+def test_buckets_that_change_when_an_exchange_opens_go_through_the_process_group():
+    assert values(launch(alternating, 3)) == 3 * [6 * ["process group"]]

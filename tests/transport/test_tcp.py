@@ -110,7 +110,7 @@ def test_a_frame_of_another_transfer_ends_the_peer():
 
 def trickle(endpoint, numbers, payload, *, pieces, pause_s):
     """Sends transfers slowly, but never standing still."""
-    endpoint._await_start()
+    endpoint.await_start()
     data = tcp_of(endpoint)
     data.setblocking(True)
     size = endpoint._config.layout.payload_bytes
@@ -195,7 +195,7 @@ def test_a_transfer_that_waits_here_is_no_reason_to_give_up_one_that_still_moves
         return buffer
 
     def worker(endpoint, index):
-        endpoint._await_start()
+        endpoint.await_start()
         tcp_of(endpoint).setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 2_000_000)
         sent = endpoint.send(0, {"server": payload})["server"]
         buffer = layout.new_buffer()

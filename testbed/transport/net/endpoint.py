@@ -208,7 +208,7 @@ class Endpoint:
             if peer not in self._config.peers:
                 raise ValueError(f"unknown peer {peer!r}; valid: {', '.join(self._config.peers)}")
             self._config.layout_of(transfer).rows(buffer, written=not sending)
-        self._await_start()
+        self.await_start()
         links = self._present()
         for peer in buffers.keys() & links.keys():
             check(links[peer].connection)
@@ -314,7 +314,7 @@ class Endpoint:
         self._require_open()
         if self._config.is_server:
             raise TransportError("the server makes the announcements")
-        self._await_start()
+        self.await_start()
         link = self._driver.links.get(SERVER)
         if link is not None and not self._announcements:
             link.connection.await_announcement(time.monotonic())
@@ -363,8 +363,11 @@ class Endpoint:
         if not self._open:
             raise TransportError("the endpoint is not open")
 
-    def _await_start(self) -> None:
-        """Lets a worker's first transfer wait until all others have joined."""
+    def await_start(self) -> None:
+        """Lets a worker wait until all others have joined, as its first transfer does.
+
+        A worker that may close without a transfer calls it: the server does not start without it.
+        """
         link = self._driver.links.get(SERVER)
         if link is None or link.connection.state is not ConnectionState.WAITING:
             return
