@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import select
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from mininet.node import Host, OVSSwitch, RemoteController
 from testbed.lab import openvswitch
 from testbed.lab.datapath import Datapath
 from testbed.lab.kernel import namespaces, rtnetlink
+from testbed.lab.kernel.commands import CommandError
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
 from testbed.lab.kernel.shaping import MissingCapabilityError
 
@@ -81,6 +83,20 @@ class _ShellOnDemand:
         if cmd[:2] == ["mnexec", _MNEXEC_NEW]:
             cmd = ["mnexec", _MNEXEC_JOIN, str(self.pid), *cmd[2:]]  # type: ignore[attr-defined]
         return super()._popen(cmd, **options)  # type: ignore[misc]
+
+    def read(self, size: int = 1024) -> str:
+        """Return what the shell prints next; CommandError: it has ended, for which none waits."""
+        node: Any = self
+        output = select.poll()  # Mininet's own is always ready, because it also asks for writing
+        output.register(node.stdout, select.POLLIN)
+        while True:
+            # This process holds the terminal too, so the shell's end alone wakes nobody.
+            status = node.shell.poll()
+            if output.poll(0 if status is not None else 100):
+                return str(super().read(size))  # type: ignore[misc]
+            if status is not None:
+                node.waiting = False
+                raise CommandError(f"the shell of {node.name} ended with status {status}")
 
 
 class LabInterface(Intf):

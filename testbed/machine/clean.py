@@ -20,7 +20,7 @@ from testbed.shared.yaml_input import InputError
 _UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
 _KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
 # Half-written reports, and results half fetched from a worker; both are complete within seconds.
-_TEMPORARY = re.compile(r"\.(report|fetched)-[a-z0-9_]{8}")
+_TEMPORARY = re.compile(r"\.(report|report-old|fetched)-[a-z0-9_]{8}")
 _IN_USE_S = 60.0
 
 
@@ -104,6 +104,8 @@ def why_stale(path: Path) -> str:
     if not _is_own_folder(path):
         return ""
     if _TEMPORARY.fullmatch(path.name):
+        if path.name.startswith(".report-old-") and not path.with_name("report").is_dir():
+            return ""  # the last whole report
         newest_s = max(part.lstat().st_mtime for part in (path, *path.iterdir()))
         return "half written" if time.time() - newest_s > _IN_USE_S else ""
     match = _UNFINISHED.fullmatch(path.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import fcntl
 import os
+import select
 import selectors
 import shlex
 import signal
@@ -62,7 +63,7 @@ class Program:
         self._status = status
         self._ask = ask
         self._lock = threading.Lock()
-        self._input_writer: threading.Thread | None = None
+        self._unsent: memoryview | None = None
         self._outputs = {stream: bytearray() for stream in streams[1:] if stream is not None}
         weakref.finalize(self, os.close, status)
 
@@ -97,16 +98,14 @@ class Program:
         What it leaves running is not waited for. subprocess.TimeoutExpired: it takes longer than
         `timeout` seconds, and goes on; another call returns all of its output.
         """
-        if self.stdin is not None and self._input_writer is None:
-            data = input.encode() if isinstance(input, str) else input or b""
-            self._input_writer = threading.Thread(target=self._write, args=[data], daemon=True)
-            self._input_writer.start()
         deadline_s = None if timeout is None else time.monotonic() + timeout
         with selectors.PollSelector() as waiting:
             waiting.register(self._status, selectors.EVENT_READ)
             for stream in self._outputs:
                 if not stream.closed:
                     waiting.register(stream, selectors.EVENT_READ)
+            if self._has_input(input):
+                waiting.register(self.stdin, selectors.EVENT_WRITE)  # type: ignore[arg-type]
             while self.poll() is None:
                 left_s = None if deadline_s is None else deadline_s - time.monotonic()
                 ready = waiting.select(left_s)
@@ -114,12 +113,17 @@ class Program:
                     raise subprocess.TimeoutExpired(self.args, timeout or 0.0, *self._read_so_far())
                 for key, _ in ready:
                     stream = key.fileobj  # type: ignore[assignment]
-                    if key.fd != self._status and not self._collect(stream):
+                    if stream is self.stdin:
+                        going_on = self._feed()
+                    else:
+                        going_on = key.fd == self._status or self._collect(stream)
+                    if not going_on:
                         waiting.unregister(stream)
                         _close(stream)
         self._drain()
-        for stream in self._outputs:
-            _close(stream)
+        for stream in (self.stdin, *self._outputs):
+            if stream is not None:
+                _close(stream)
         return self._read_so_far()
 
     def send_signal(self, sig: int) -> None:
@@ -160,12 +164,27 @@ class Program:
                     self.returncode = int(text) if text else -signal.SIGKILL
         return self.returncode
 
-    def _write(self, data: bytes) -> None:
-        """Write all input and close the pipe, in a thread of its own."""
-        assert self.stdin is not None
-        with suppress(OSError, ValueError):  # it reads no more, or the script has closed the pipe
-            (self.stdin.buffer if self._text else self.stdin).write(data)  # type: ignore[attr-defined]
-        _close(self.stdin)
+    def _has_input(self, data: Any) -> bool:
+        """Tell whether input is left to be written; that of the first call is taken."""
+        if self.stdin is None or self.stdin.closed:
+            return False
+        if self._unsent is None:
+            self._unsent = memoryview(data.encode() if isinstance(data, str) else data or b"")
+            with suppress(BrokenPipeError):  # it reads no more
+                self.stdin.flush()  # what the script wrote before comes first
+        if not self._unsent:
+            _close(self.stdin)
+        return bool(self._unsent)
+
+    def _feed(self) -> bool:
+        """Write some input, which does not wait; returns whether there is more."""
+        assert self.stdin is not None and self._unsent is not None
+        try:
+            sent = os.write(self.stdin.fileno(), self._unsent[: select.PIPE_BUF])
+        except BrokenPipeError:  # it reads no more
+            return False
+        self._unsent = self._unsent[sent:]
+        return bool(self._unsent)
 
     def _collect(self, stream: IO[Any], most_bytes: int = _READ_BYTES) -> bool:
         """Read some output; returns whether there may be more."""

@@ -99,13 +99,16 @@ class Prompt(CLI):
         Examples: `set worker-1--s1 rate 20Mbit`, `set worker-1--s1 queue 30kB worker-1`.
         """
         links = {link.name: link for link in self._lab.info.links}
+        either_way = links | {
+            f"{link.second.node}--{link.first.node}": link for link in links.values()
+        }
         name, *words = line.split() or [""]
-        if name and name not in links:
+        if name and name not in either_way:
             raise InputError(f"no link {name!r}{did_you_mean(name, links)}; see: set")
         if words:
-            self._set(links[name], words[0], words[1:])
+            self._set(either_way[name], words[0], words[1:])
         else:
-            self._show_links([links[name]] if name else links.values())
+            self._show_links([either_way[name]] if name else links.values())
 
     def _set(self, link: LinkEnds, word: str, rest: list[str]) -> None:
         """Change a link; a value follows the word, and perhaps a node."""

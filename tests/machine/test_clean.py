@@ -84,20 +84,21 @@ def test_a_run_that_goes_on_is_never_touched(going_on, tmp_path):
 def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
     out = tmp_path / "out"
     stale = [f"small/{KEY}.attempt1", f"small/{KEY}.attempt12", ".report-abcdefgh"]
-    stale.append("small/.fetched-abcdefgh")
+    stale += ["small/.fetched-abcdefgh", "small/.report-old-abcdefgh"]
     written = [".report-written0", "small/.fetched-written0"]  # at this moment
     kept = [
         f"small/{KEY}",
         "small/notes.partial",
         f"small/deeper/{KEY}.partial",
-        ".report-old-abcdefgh",  # it may be the last whole report
+        ".report-old-abcdefgh",  # the last whole report
         "reports.partial",
+        "small/report",
         *written,
     ]
     for name in (*stale, *kept):
         (out / name).mkdir(parents=True)
     old_s = time.time() - 3600
-    for name in (".report-abcdefgh", "small/.fetched-abcdefgh"):
+    for name in (*stale[2:], ".report-old-abcdefgh"):
         os.utime(out / name, (old_s, old_s))
     (tmp_path / "elsewhere").mkdir()
     (out / "small" / f"{KEY}.attempt3").symlink_to(tmp_path / "elsewhere")

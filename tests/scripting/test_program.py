@@ -84,6 +84,20 @@ def test_it_reads_nothing_unless_it_is_given_something(host):
     assert host.run(["cat"], input=b"\xff\x00", text=False).stdout == b"\xff\x00"
 
 
+def test_what_the_script_wrote_itself_comes_before_the_input(host):
+    with host.popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        program.stdin.write("first\n")
+        assert program.communicate("second\n", timeout=30)[0] == "first\nsecond\n"
+
+
+def test_input_that_nobody_reads_is_not_waited_for(host):
+    began_s = time.monotonic()
+    with host.popen(["sh", "-c", "sleep 30 0<&0 &"], stdin=subprocess.PIPE) as program:
+        program.communicate("x" * 500_000, timeout=20)
+    assert time.monotonic() - began_s < 20
+    program.kill()
+
+
 def test_outputs_of_any_size_are_read_side_by_side(host):
     script = "import sys\nfor _ in range(300): print('o'*9999); print('e'*9999, file=sys.stderr)"
     done = host.run(["python3", "-c", script])
