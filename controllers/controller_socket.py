@@ -78,15 +78,20 @@ class ControllerClient:
     """Tells the controller about the training's progress; every call returns when it has acted.
 
     Each raises ControllerError where it is gone, or does not answer within `timeout_s`; such a
-    call may still take effect, and the connection is closed.
+    call may still take effect. Its connection is closed, and the next call opens another.
     """
 
     def __init__(self, path: Path, *, timeout_s: float = 20.0) -> None:
+        self._path = path
         self._timeout_s = timeout_s
+        self._may_reopen = True
+        self._open()
+
+    def _open(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_s)
+        self._socket.settimeout(self._timeout_s)
         try:
-            self._socket.connect(str(path))
+            self._socket.connect(str(self._path))
         except OSError as error:
             self._socket.close()
             raise ControllerError(f"controller: cannot be reached: {error}") from error
@@ -106,6 +111,7 @@ class ControllerClient:
 
     def announce_only(self) -> None:
         """Give up, on this connection, all requests but those about times and rounds."""
+        self._may_reopen = False  # another connection could do everything again
         self._reply({"do": "announce-only"})
 
     def start(self) -> None:
@@ -140,11 +146,22 @@ class ControllerClient:
         return list(self._reply(request)["active"])
 
     def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._replies.closed and self._may_reopen:
+            self._open()
+        try:
+            reply = self._exchange(request)
+        except BaseException:
+            self.close()  # a late reply must not be read as the next one's
+            raise
+        if "error" in reply:
+            raise ControllerError(f"controller: {reply['error']}")
+        return reply
+
+    def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             line = self._replies.readline(LINE_LIMIT_BYTES)
         except TimeoutError:
-            self.close()  # a late reply must not be read as the next one's
             raise ControllerError(
                 f"controller: no answer to {request['do']!r} within {self._timeout_s:g} s"
             ) from None
@@ -152,7 +169,4 @@ class ControllerClient:
             raise ControllerError(f"controller: gone: {error}") from error
         if not line.endswith(b"\n"):
             raise ControllerError("controller: gone: it closed its socket")
-        reply = json.loads(line)
-        if "error" in reply:
-            raise ControllerError(f"controller: {reply['error']}")
-        return dict(reply)
+        return dict(json.loads(line))

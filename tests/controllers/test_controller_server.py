@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -35,16 +36,17 @@ def serving(path: str) -> tuple[ControllerServer, list[dict[str, Any]]]:
 
 
 @contextmanager
-def controller(path: Path, converse: Callable[[socket.socket], None]) -> Iterator[None]:
-    """A controller that talks like this with its first client and is then gone."""
+def controller(path: Path, *conversations: Callable[[socket.socket], None]) -> Iterator[None]:
+    """A controller that talks like this with a client after another and is then gone."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen()
 
         def serve() -> None:
-            client, _ = listener.accept()
-            with client:
-                converse(client)
+            for converse in conversations:
+                client, _ = listener.accept()
+                with client:
+                    converse(client)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -110,24 +112,51 @@ def test_a_client_learns_that_the_controller_is_gone(tmp_path, reply):
         client.finish()
 
 
-def test_after_a_late_answer_no_request_gets_that_of_another(tmp_path):
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_after_a_late_answer_no_request_gets_that_of_another(tmp_path, interrupted):
     path = tmp_path / "controller.sock"
-    timed_out = threading.Event()
+    given_up = threading.Event()
+
+    def be_late(client: socket.socket) -> None:
+        client.recv(1000)
+        client.sendall(b'{"active": ["of anot')
+        if interrupted:  # as by Ctrl-C
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        given_up.wait(10)
+        with contextlib.suppress(OSError):
+            client.sendall(b'her"]}\n')
+
+    def be_in_time(client: socket.socket) -> None:
+        client.recv(1000)
+        client.sendall(b'{"active": ["its own"]}\n')
+
+    timeout_s = 10.0 if interrupted else 0.1
+    with (
+        controller(path, be_late, be_in_time),
+        closing(ControllerClient(path, timeout_s=timeout_s)) as client,
+    ):
+        late = pytest.raises(ControllerError, match=r"no answer to 'begin' within 0\.1 s")
+        with pytest.raises(KeyboardInterrupt) if interrupted else late:
+            client.begin(1, "gather")
+        given_up.set()
+        assert client.begin(2, "gather") == ["its own"]
+
+
+def test_a_client_that_may_only_announce_opens_no_other_connection(tmp_path):
+    path = tmp_path / "controller.sock"
 
     def converse(client: socket.socket) -> None:
-        with client.makefile("rb") as requests:
-            requests.readline()
-            client.sendall(b'{"active": ["of anot')
-            timed_out.wait(10)
-            with contextlib.suppress(OSError):
-                client.sendall(b'her"]}\n')
+        client.recv(1000)
+        client.sendall(b"{}\n")
 
-    with controller(path, converse), closing(ControllerClient(path, timeout_s=0.1)) as client:
-        with pytest.raises(ControllerError, match=r"no answer to 'begin' within 0\.1 s"):
-            client.begin(1, "gather")
-        timed_out.set()
+    def ask_again(client: ControllerClient) -> None:
         with pytest.raises(ControllerError, match="controller: gone"):
-            client.begin(2, "gather")
+            client.begin(1, "gather")
+
+    with controller(path, converse), closing(ControllerClient(path)) as client:
+        client.announce_only()
+        ask_again(client)
+        ask_again(client)
 
 
 def test_a_connection_that_may_only_announce_changes_no_link_and_names_no_process(tmp_path):
