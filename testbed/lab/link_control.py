@@ -132,8 +132,12 @@ class LinkControl:
             take(source=far)
             run(["tc", *f"filter add {place} {netem.everything_to(near)}".split()])
         except BaseException:
-            with suppress(CommandError):  # else another try would find the pair
-                run(["ip", "link", "delete", near])
+            # A filter whose answer was late is there; without its interface it would drop frames.
+            for undo in (f"tc filter delete {place}", f"ip link delete {near}"):
+                with suppress(CommandError):
+                    run(undo.split())
+            with suppress(CommandError):
+                self._client().forget(middle.link, sender)
             raise
 
     def _require(self, first: str, second: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -58,6 +58,7 @@ SCENE = """
 import json, os, socket, sys, tempfile, time
 from dataclasses import replace
 from pathlib import Path
+from testbed.lab import link_control
 from testbed.lab.delay import Middle, Relay, RelayClient, netem
 from testbed.lab.delay.relayed_direction import opened_ring
 from testbed.lab.kernel.commands import CommandError
@@ -97,7 +98,20 @@ def change(delay_s):
     except CommandError as error:
         return str(error)
 
-seen = {"at first": one_way_s()}
+def tc(words, *, late):
+    if late and words[:3] == ["tc", "filter", "add"]:
+        run(words)
+    if words[:3] == ["tc", "filter", "add"]:
+        raise CommandError("tc: no answer")
+    return run(words)
+
+run, seen = link_control.run, {"at first": one_way_s()}
+for late in (False, True):
+    link_control.run = lambda words, late=late: tc(words, late=late)
+    seen[f"{late}: error"] = change(0.05)
+    seen[f"{late}: still"] = one_way_s()
+    seen[f"{late}: lines"] = len(RelayClient(path).report()["directions"])
+link_control.run = run
 try:
     RelayClient(path).change("a--b", "b", source="no-such", delay_s=0.01)
 except CommandError as error:
@@ -132,6 +146,10 @@ print(json.dumps(seen))
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_take_over_that_fails_leaves_nothing_behind_and_can_be_tried_again(tmp_path: Path):
     seen = printed(SCENE, str(tmp_path / "delay.sock"))
+    for late in (False, True):  # whether the kernel did as it was told all the same
+        assert seen[f"{late}: error"] == "tc: no answer"
+        assert seen[f"{late}: still"] < 0.04
+        assert seen[f"{late}: lines"] == 0
     assert seen["no source"].startswith("delay relay: [Errno 19]")
     *refusals, granted = seen["handed"]  # a file, a socket of another kind, a ring among others
     assert refusals[0] == "the file for frames is not a socket"

@@ -12,6 +12,7 @@ traffic it wakes up at most every `GRAIN_S`, which bounds both its cost and its 
 #         of an idle middle, with "source": the interface at which its frames will arrive, and
 #         the socket of `opened_ring` as ancillary data; without, nothing changes and
 #         "changed_s" is null. Whatever else is handed is closed.
+#     {"do": "forget", "link": "a--b", "from": "a"}      its frames will not come, after all
 #     {"do": "begin"}      what was measured so far is forgotten, apart from counters
 #     {"do": "report"}
 #
@@ -270,6 +271,12 @@ class _Relay:
         self._poll.register(line, select.EPOLLIN | select.EPOLLONESHOT)
         return line
 
+    def _end(self, line: DelayLine) -> None:
+        self._poll.unregister(line)
+        del self._lines[line], self._idle[line.fileno()]
+        self._busy = [busy for busy in self._busy if busy is not line]
+        line.close()
+
     def run(self) -> None:
         """Relays until the parent closes the connection."""
         timer, poll, idle = _Timer(), self._poll, self._idle
@@ -346,13 +353,17 @@ class _Relay:
             return {}
         if request["do"] == "report":
             return self._report()
-        if request["do"] != "change":
-            raise ValueError(f"do {request['do']!r}; valid: begin, change, report")
+        if request["do"] not in ("change", "forget"):
+            raise ValueError(f"do {request['do']!r}; valid: begin, change, forget, report")
         way = (request["link"], request["from"])
         if way not in self._directions:
             raise ValueError(f"no delayed link {way[0]!r} from {way[1]!r}")
         number = self._directions.index(way)
         line = next((line for line, its in self._lines.items() if its == number), None)
+        if request["do"] == "forget":
+            if line:
+                self._end(line)
+            return {}
         before = line.settings if line else self._middles[number].settings
         changes = {key: request[key] for key in asdict(before) if key in request}
         settings = replace(before, **changes)

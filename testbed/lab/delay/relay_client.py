@@ -60,6 +60,10 @@ class RelayClient:
         changed_s: float | None = self._ask(change | settings, ring)["changed_s"]
         return changed_s
 
+    def forget(self, link: str, sender: str) -> None:
+        """Let the relay drop a direction that was idle: its frames do not come, after all."""
+        self._ask({"do": "forget", "link": link, "from": sender})
+
     def begin(self) -> None:
         """Forget what was measured so far, apart from counters: the report is of what follows."""
         self._ask({"do": "begin"})
@@ -99,13 +103,13 @@ class Relay:
         self.process = self._helper.process
         with suppress(HelperError):  # `wait_until_ready` says that it has ended
             middles = [asdict(middle) for middle in self.middles]
-            self._helper.tell(middles=middles, socket=str(self.path), seed=self.seed)
+            self._helper.send(middles=middles, socket=str(self.path), seed=self.seed)
         return self
 
     def wait_until_ready(self) -> None:
         """Return when frames flow."""
         try:
-            answer = self._helper.hear(_START_TIMEOUT_S)
+            answer = self._helper.receive(_START_TIMEOUT_S)
         except HelperError as error:
             raise CommandError(f"the delay relay did not begin: {error}") from None
         if "error" in answer:
