@@ -111,13 +111,13 @@ class _SlowProcess:
 
     def begin(self) -> None:
         self._pid = process_of_workload(self._lab, self._parameters)
-        self._helper.tell(do="slow", pid=self._pid, factor=self._parameters.factor)
-        self._helper.hear(_ANSWER_TIMEOUT_S)
+        self._helper.send(do="slow", pid=self._pid, factor=self._parameters.factor)
+        self._helper.receive(_ANSWER_TIMEOUT_S)
 
     def end(self) -> None:
         try:
-            self._helper.tell(do="release")
-            self._slowed = self._helper.hear(_ANSWER_TIMEOUT_S)
+            self._helper.send(do="release")
+            self._slowed = self._helper.receive(_ANSWER_TIMEOUT_S)
         except HelperError:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGCONT)

@@ -130,12 +130,12 @@ class HostBurst(Impairment[HostBurstParameters]):
 
     def begin(self) -> None:
         self._arrived.take()
-        self._blaster.tell(do="go", duration_s=self.parameters.duration_s)
-        self._blaster.hear(_ANSWER_TIMEOUT_S)
+        self._blaster.send(do="go", duration_s=self.parameters.duration_s)
+        self._blaster.receive(_ANSWER_TIMEOUT_S)
 
     def end(self) -> None:
-        self._blaster.tell(do="stop")
-        self._sent = self._blaster.hear(_ANSWER_TIMEOUT_S)
+        self._blaster.send(do="stop")
+        self._sent = self._blaster.receive(_ANSWER_TIMEOUT_S)
 
     def effect(self) -> Effect:
         arrived = self._drained()
@@ -213,8 +213,8 @@ class Background(Impairment[BackgroundParameters]):
         pair = self._prepared or self._started_pair()
         self._prepared = None
         self._await(pair.server)
-        pair.client.tell(do="begin")
-        pair.client.hear(_ANSWER_TIMEOUT_S)
+        pair.client.send(do="begin")
+        pair.client.receive(_ANSWER_TIMEOUT_S)
         self._pair = pair
         self.lab.spawn(self._prepare_next)
 

@@ -314,7 +314,7 @@ class RunningSampler:
 
     def wait(self) -> None:
         if not self._begun:
-            self._helper.hear()
+            self._helper.receive()
             self._begun = True
 
     def write(self) -> None:
@@ -350,7 +350,7 @@ def sampled(
         sampler = RunningSampler(helper)
         first()
         with suppress(HelperError):  # its log says why; a sampler that fails costs no run
-            helper.tell(**order)
+            helper.send(**order)
             if from_begin:
                 sampler.wait()
         yield sampler

@@ -92,8 +92,8 @@ def helper(module: str, *arguments: str) -> Iterator[HelperProcess]:
 
 
 def ask(process: HelperProcess, do: str, **request: object) -> dict[str, Any]:
-    process.tell(do=do, **request)
-    return process.hear(10)
+    process.send(do=do, **request)
+    return process.receive(10)
 
 
 def cpu_s(pid: int) -> float:
@@ -158,7 +158,7 @@ def test_the_blaster_sends_what_is_due_and_stops_when_told():
         rate = ("--rate-bps", "8000000", "--frame-bytes", "1000")
         with helper("traffic", "127.0.0.1", port, "--from", "127.0.0.1", *rate) as program:
             ask(program, "go", duration_s=0.2)
-            sent = program.hear(10)
+            sent = program.receive(10)
             assert sent["frames"] == pytest.approx(200, abs=2)
             assert arrived(sink) == [1000 - 42] * sent["frames"]
             ask(program, "go", duration_s=60)

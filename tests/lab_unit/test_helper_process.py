@@ -34,29 +34,29 @@ def helper():
 
 def test_requests_of_any_length_are_answered_in_order(helper):
     for words in ("one", "x" * 300_000, "two\nlines"):
-        helper.tell(words=words)
-        assert helper.hear(10) == {"heard": words}
+        helper.send(words=words)
+        assert helper.receive(10) == {"heard": words}
     for words in ("one", "two"):
-        helper.tell(words=words)
-    assert [helper.hear(10)["heard"] for _ in range(2)] == ["one", "two"]
+        helper.send(words=words)
+    assert [helper.receive(10)["heard"] for _ in range(2)] == ["one", "two"]
 
 
 def test_a_helper_that_ends_is_named_with_its_status_by_whoever_speaks_with_it(helper):
-    helper.tell(status=3)
+    helper.send(status=3)
     with pytest.raises(HelperError, match="echo: ended with status 3"):
-        helper.hear(10)
+        helper.receive(10)
     assert helper.ended
     with pytest.raises(HelperError, match="echo: ended with status 3"):
-        helper.tell(words="is anybody there?")
+        helper.send(words="is anybody there?")
 
 
 def test_a_helper_that_does_not_answer_is_waited_for_no_longer_than_the_time(helper):
     began_s = time.monotonic()
     with pytest.raises(HelperError, match="echo: no answer in time"):
-        helper.hear(0.05)
+        helper.receive(0.05)
     assert 0.05 <= time.monotonic() - began_s < 30
-    helper.tell(words="late")
-    assert helper.hear(10) == {"heard": "late"}
+    helper.send(words="late")
+    assert helper.receive(10) == {"heard": "late"}
 
 
 def test_the_end_of_its_input_ends_a_helper_in_order(helper):
@@ -91,7 +91,7 @@ def test_a_helper_that_closes_its_connection_and_lives_on_is_waited_for_no_longe
     began_s = time.monotonic()
     words = "odd: closed its connection and runs on"
     with started(CLOSES) as odd, pytest.raises(HelperError, match=words):
-        odd.hear(30)
+        odd.receive(30)
     with started(CLOSES) as odd:
         assert odd.read_to_end(1) == b""
         assert odd.process.returncode == -signal.SIGKILL
@@ -103,7 +103,7 @@ def test_a_helper_that_reads_nothing_is_told_no_longer_than_the_time(monkeypatch
     late = pytest.raises(HelperError, match=r"odd: took no request in 0\.2 s")
     with started("import time; time.sleep(60)") as odd, late:
         for _ in range(10_000):
-            odd.tell(words="x" * 1000)
+            odd.send(words="x" * 1000)
 
 
 PARENT = """
@@ -111,8 +111,8 @@ import sys
 from testbed.lab.helpers.process import HelperProcess
 argv = [sys.executable, "-m", "testbed.lab.helpers.process", "sleep", "60"]
 held = HelperProcess(argv, name="held").start()
-held.tell(do="begin")
-held.hear()
+held.send(do="begin")
+held.receive()
 print(held.pid, flush=True)
 sys.stdin.read()
 """

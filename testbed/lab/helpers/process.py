@@ -19,7 +19,7 @@ from testbed.shared.messages import LateError, MessageError, Messages, wait_for
 _READ_BYTES = 1 << 16
 # A helper starts Python and what it imports first: seconds on a busy machine.
 _ANSWER_TIMEOUT_S = 20.0
-_TELL_TIMEOUT_S = 10.0
+_SEND_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 5.0
 
 
@@ -67,16 +67,16 @@ class HelperProcess:
         """Tell whether it has ended; its output can still be read."""
         return self.process.poll() is not None
 
-    def tell(self, **request: object) -> None:
+    def send(self, **request: object) -> None:
         """Send it one request."""
         try:
-            self._messages.send(request, timeout_s=_TELL_TIMEOUT_S)
+            self._messages.send(request, timeout_s=_SEND_TIMEOUT_S)
         except LateError:
-            raise HelperError(f"{self.name}: took no request in {_TELL_TIMEOUT_S:g} s") from None
+            raise HelperError(f"{self.name}: took no request in {_SEND_TIMEOUT_S:g} s") from None
         except MessageError as error:
             raise self._ended() from error
 
-    def hear(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
+    def receive(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
         """Receive its next message."""
         if not self.readable(self._messages.fileno(), timeout_s):
             raise HelperError(f"{self.name}: no answer in time")
