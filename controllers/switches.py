@@ -83,6 +83,7 @@ class Message:
 
     content: Any
     what: str
+    of_forwarding: bool = False
 
 
 def _barrier() -> Message:
@@ -109,11 +110,12 @@ def _add_flow(flow: Flow, group: int | None) -> Message:
         match=parser.OFPMatch(**dict(flow.match)),
         instructions=instructions,
     )
-    return Message(content, f"flow {dict(flow.match)}")
+    return Message(content, f"flow {dict(flow.match)}", of_forwarding=not flow.number)
 
 
 def _remove_flow(flow: Flow) -> Message:
     return _remove_flows(
+        of_forwarding=not flow.number,
         table_id=flow.table,
         command=protocol.OFPFC_DELETE_STRICT,
         priority=flow.priority,
@@ -121,10 +123,11 @@ def _remove_flow(flow: Flow) -> Message:
     )
 
 
-def _remove_flows(**which: Any) -> Message:
+def _remove_flows(*, of_forwarding: bool = False, **which: Any) -> Message:
     scope = {"table_id": protocol.OFPTT_ALL, "command": protocol.OFPFC_DELETE} | which
     anywhere = {"out_port": protocol.OFPP_ANY, "out_group": protocol.OFPG_ANY}
-    return Message(parser.OFPFlowMod(None, **scope, **anywhere), "removal of flows")
+    content = parser.OFPFlowMod(None, **scope, **anywhere)
+    return Message(content, "removal of flows", of_forwarding)
 
 
 def _add_group(number: int, ports: tuple[int, ...]) -> Message:
@@ -135,13 +138,13 @@ def _add_group(number: int, ports: tuple[int, ...]) -> Message:
         for port in ports
     ]
     how = (protocol.OFPGC_ADD, protocol.OFPGT_SELECT, number, buckets)
-    return Message(parser.OFPGroupMod(None, *how), "group")
+    return Message(parser.OFPGroupMod(None, *how), "group", of_forwarding=True)
 
 
 def _remove_group(number: int) -> Message:
     """Remove a group, and with it all flows that use it."""
     how: tuple[Any, ...] = (protocol.OFPGC_DELETE, protocol.OFPGT_SELECT, number, [])
-    return Message(parser.OFPGroupMod(None, *how), "removal of a group")
+    return Message(parser.OFPGroupMod(None, *how), "removal of a group", of_forwarding=True)
 
 
 def _add_meter(number: int, meter: Meter) -> Message:
@@ -190,6 +193,9 @@ class _PendingReply:
         self.refusal = ""
 
 
+Refusals = dict[bool, list[str]]  # sentences, by whether they are of forwarding
+
+
 class Connection:
     """One connection of a switch; a refused message leaves a sentence in `refusals`."""
 
@@ -198,13 +204,13 @@ class Connection:
         """The connection that was made of it; None: of a switch that is not ours."""
         return getattr(datapath, "connection", None)
 
-    def __init__(self, switch: str, datapath: Datapath, refusals: list[str]) -> None:
+    def __init__(self, switch: str, datapath: Datapath, refusals: Refusals) -> None:
         self.switch = switch
         self.datapath = datapath
         self._refusals = refusals
         self._is_open = True
         self._pending: dict[int, _PendingReply] = {}
-        self._unconfirmed: dict[int, str] = {}  # what was sent
+        self._unconfirmed: dict[int, Message] = {}
         datapath.connection = self  # for `of`
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -217,7 +223,7 @@ class Connection:
             content.datapath = self.datapath
             self.datapath.set_xid(content)
             content.serialize()
-            self._unconfirmed[content.xid] = message.what
+            self._unconfirmed[content.xid] = message
             pieces.append(bytes(content.buf))
         self.datapath.send(b"".join(pieces))
 
@@ -287,9 +293,10 @@ class Connection:
         if (pending := self._pending.get(message.xid)) is not None:
             pending.refusal = why
             pending.done.set()
-        elif (what := self._unconfirmed.pop(message.xid, None)) is not None:
-            self._refusals.append(f"{self.switch} refused {what}: {why}")
-            _log.error("%s", self._refusals[-1])
+        elif (refused := self._unconfirmed.pop(message.xid, None)) is not None:
+            sentence = f"{self.switch} refused {refused.what}: {why}"
+            self._refusals[refused.of_forwarding].append(sentence)
+            _log.error("%s", sentence)
         else:
             _log.warning("%s reports an error about nothing sent from here: %s", self.switch, why)
 
@@ -314,7 +321,7 @@ class Switch:
         # The connection on which a meter has counted from its begin.
         self._counting: dict[int, Connection] = {}
         self._ports: dict[int, bool] = {}  # that an impairment sets: whether up
-        self._refusals: list[str] = []
+        self._refusals: Refusals = {True: [], False: []}
         for table in range(ARRIVING_TABLE, FORWARDING_TABLE):
             self.put(Flow(table=table, priority=1, goto=table + 1))
 
@@ -411,7 +418,8 @@ class Switch:
         )
         self._connected.set()
         connection.barrier()
-        self._raise_refusals()
+        self._raise_refusals(of_forwarding=True)
+        self._raise_refusals(of_forwarding=False)
 
     def closed(self, connection: Connection) -> bool:
         """Note that a connection has ended; return whether it was the present one."""
@@ -422,16 +430,21 @@ class Switch:
         self._connected.clear()
         return True
 
-    def confirm(self, *, wait: bool = True) -> None:
-        """Return when the switch has processed everything sent before; `wait` until it connects.
+    def confirm(self) -> None:
+        """Return when the switch has processed everything sent before; wait until it connects.
 
         Raises:
-            RefusedError: it refused a message, whoever sent it.
+            RefusedError: it refused a message of an impairment, whichever it is.
         """
-        while not self._confirmed() and wait:
+        while not self._confirmed():
             while not self._connected.wait(_WARN_AFTER_S):
                 _log.warning("switch %s is not connected: something waits for it", self.name)
-        self._raise_refusals()
+        self._raise_refusals(of_forwarding=False)
+
+    def confirm_forwarding(self) -> None:
+        """Do the same for forwarding rules, if it is connected; else it gets them later."""
+        self._confirmed()
+        self._raise_refusals(of_forwarding=True)
 
     def _confirmed(self) -> bool:
         if self._connection is None:
@@ -442,10 +455,10 @@ class Switch:
             return False
         return True
 
-    def _raise_refusals(self) -> None:
-        if self._refusals:
-            first, *others = self._refusals
-            self._refusals.clear()
+    def _raise_refusals(self, *, of_forwarding: bool) -> None:
+        if refusals := self._refusals[of_forwarding]:
+            first, *others = refusals
+            refusals.clear()
             raise RefusedError(f"{first} (and {len(others)} more)" if others else first)
 
     def _send(self, messages: list[Message]) -> None:

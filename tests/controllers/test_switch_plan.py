@@ -316,6 +316,20 @@ def test_a_refusal_is_raised_once_in_the_words_of_the_specification(fabric):
         fabric.connect("s1")
 
 
+def test_forwarding_and_impairments_learn_their_own_refusals(fabric):
+    switch, fake = fabric.switches["s1"], fabric.fakes["s1"]
+    fake.refuse = lambda kind, body: (FLOW_FAILED, 1) if kind == 14 and body[16] < 2 else None
+    blackout(fabric.lab, "s1", 1, MACS["b"])
+    fabric.routing.ports_are("s1", {3: False})
+    with pytest.raises(RefusedError, match="s1 refused flow"):
+        fabric.lab.barrier("s1")
+    fake.refuse = lambda kind, _: (FLOW_FAILED, 1) if kind == 14 else None
+    switch.put(Flow(table=FORWARDING_TABLE, priority=10, ports=(1,)))
+    fabric.lab.barrier("s1")
+    with pytest.raises(RefusedError, match="s1 refused flow"):
+        switch.confirm_forwarding()
+
+
 def test_counts_are_asked_for_again_and_then_said_to_be_unknown(fabric, monkeypatch):
     monkeypatch.setattr(switching, "REPLY_TIMEOUT_S", 0.01)
     monkeypatch.setattr(switching, "_PAUSE_S", 0)
