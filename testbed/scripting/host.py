@@ -121,9 +121,9 @@ class Program:
                         waiting.unregister(stream)
                         _close(stream)
         self._drain()
-        for stream in (self.stdin, *self._outputs):
-            if stream is not None:
-                _close(stream)
+        for pipe in (self.stdin, *self._outputs):
+            if pipe is not None:
+                _close(pipe)
         return self._read_so_far()
 
     def send_signal(self, sig: int) -> None:

@@ -13,11 +13,12 @@ from testbed.lab.delay import Middle
 from testbed.lab.delay.relay import LEAST_FOR_MEAN
 from testbed.lab.network import LabInfo, LinkEnds
 from testbed.verdict.gates import Finding, worst
-from testbed.verdict.link_changes import LinkChanges
+from testbed.verdict.link_changes import LinkChanges, Way
 
 FILE = "delay.json"  # written as the training ends
 # In all but one of a million cases a mean of chance values is less than so many deviations off.
 _CHANCE_DEVIATIONS = 4.9
+_ON_THEIR_WAY_S = 0.1  # frames need less from a queue to the relay
 
 _NO_DELAY = "no link has a delay, a jitter or a loss"
 
@@ -68,6 +69,38 @@ def _record(directory: Path, network: LabInfo) -> tuple[Mapping[str, Any], Findi
         return {}, Finding(missing=f"{FILE} cannot be read: {error}")
 
 
+def _bypassed(
+    directory: Path, network: LabInfo, changes: LinkChanges, record: Mapping[str, Any]
+) -> str:
+    """Name the directions that were changed by hand and whose frames never came to be delayed."""
+    came = {(way["link"], way["from"]): way["frames_in"] for way in record["directions"]}
+    until_s, missed = record["at_s"] - _ON_THEIR_WAY_S, []
+    for way in sorted(changes.of(network, "delay_s", "jitter_s", "loss")):
+        since_s = changes.spans(way)[-1][1]
+        if not came.get(way) and (packets := _sent_packets(directory, way, since_s, until_s)):
+            missed.append(
+                f"{way[0]} from {way[1]} was set by hand, its queue sent {packets} packets "
+                "afterwards, and none came where they are delayed or lost"
+            )
+    return ", ".join(missed)
+
+
+def _sent_packets(directory: Path, way: Way, since_s: float, until_s: float) -> int:
+    """Count what a direction's queue sent in a time; 0 where no sample tells."""
+    import polars as pl
+
+    try:
+        rows = pl.read_parquet(directory / "samples" / "queues.parquet").filter(
+            pl.col("link") == way[0],
+            pl.col("from") == way[1],
+            pl.col("t_s").is_between(since_s, until_s),
+        )
+    except (OSError, pl.exceptions.PolarsError):
+        return 0  # the gates of the links' rates then stop the run
+    sent = rows["sent_packets"]
+    return int(sent[-1] - sent[0]) if len(sent) else 0
+
+
 def delay(
     directory: Path, network: LabInfo, changes: LinkChanges, limits: Mapping[str, Any]
 ) -> Finding:
@@ -76,6 +109,7 @@ def delay(
         return replace(finding, key="delay_error_s")
     # Where a delay was set by hand, only the setting at the end is compared, with the last one set.
     changed = changes.of(network, "delay_s", "jitter_s")
+    bypassed = _bypassed(directory, network, changes, record)
     links = {link.name: link for link in network.links}
     errors: dict[str, tuple[float, float, str]] = {}
     by_hand = ", ".join(f"{link} from {sender}" for link, sender in sorted(changed))
@@ -91,7 +125,8 @@ def delay(
         limit_s, key = worst([(least_s, "delay_error_s"), (share_s, "delay_error")])
         errors[f"{link.name} from {way['from']}"] = error_s, limit_s, key
     if not errors:
-        return Finding(key="delay_error_s", note=by_hand or "no link has a delay")
+        why = by_hand or "no link has a delay"
+        return Finding(key="delay_error_s", missing=bypassed, note=why)
     _, place = worst((error_s / limit_s, place) for place, (error_s, limit_s, _) in errors.items())
     error_s, limit_s, key = errors[place]
     notes = ["what netem was set to in the end; how long frames waited is not known"]
@@ -107,6 +142,7 @@ def delay(
         limit=limit_s,
         where=place,
         note="; ".join(filter(None, (*notes, by_hand))),
+        missing=bypassed,
     )
 
 

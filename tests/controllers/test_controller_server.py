@@ -115,13 +115,13 @@ def test_a_client_learns_that_the_controller_is_gone(tmp_path, reply):
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_after_a_late_answer_no_request_gets_that_of_another(tmp_path, interrupted):
     path = tmp_path / "controller.sock"
-    given_up = threading.Event()
+    given_up, main_thread = threading.Event(), threading.get_ident()
 
     def be_late(client: socket.socket) -> None:
         client.recv(1000)
         client.sendall(b'{"active": ["of anot')
         if interrupted:  # as by Ctrl-C
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            signal.pthread_kill(main_thread, signal.SIGINT)
         given_up.wait(10)
         with contextlib.suppress(OSError):
             client.sendall(b'her"]}\n')

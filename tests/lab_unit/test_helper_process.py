@@ -99,7 +99,7 @@ def test_a_helper_that_closes_its_connection_and_lives_on_is_waited_for_no_longe
 
 
 def test_a_helper_that_reads_nothing_is_told_no_longer_than_the_time(monkeypatch):
-    monkeypatch.setattr(process, "_TELL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(process, "_SEND_TIMEOUT_S", 0.2)
     late = pytest.raises(HelperError, match=r"odd: took no request in 0\.2 s")
     with started("import time; time.sleep(60)") as odd, late:
         for _ in range(10_000):

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import pytest
 
 from testbed.lab.network import LinkEnds
@@ -25,6 +26,10 @@ def direction(sender: str = "s1", **changes: Any) -> dict[str, Any]:
     return {"link": "server--s1", "from": sender, **settings, **WAITS, **changes}
 
 
+def passed(sender: str, frames: int = 90_000) -> dict[str, Any]:
+    return {"link": "server--s1", "from": sender, "frames_in": frames}
+
+
 def record(**changes: Any) -> dict[str, Any]:
     return {
         "by": "relay",
@@ -34,11 +39,13 @@ def record(**changes: Any) -> dict[str, Any]:
         "late_max_s": 0.0012,
         "early_max_s": 0.00005,
         "delays": [direction("server"), direction("s1")],
+        "at_s": 9.0,
+        "directions": [passed("server"), passed("s1")],
     } | changes
 
 
 def by_hand(changed: dict[Way, dict[str, float]]) -> LinkChanges:
-    before = {"delay_s": 0.005, "jitter_s": 0.0, "acknowledged_s": 2.0}
+    before = {"delay_s": 0.005, "jitter_s": 0.0, "sent_s": 1.9, "acknowledged_s": 2.0}
     ways = [(way, {**before, **now}) for way, now in changed.items()]
     return LinkChanges(
         [{"link": way[0], "from": way[1], "set": [*changed[way]], **now} for way, now in ways]
@@ -181,3 +188,25 @@ def test_a_delay_that_was_set_by_hand_is_compared_with_what_was_set_last(tmp_pat
     gate = judged(tmp_path, recorded, changed=to_20_ms)["delay_error"]
     assert (gate.outcome, gate.where) == ("failed", "server--s1 from s1")
     assert gate.value == pytest.approx(0.015)
+
+
+@pytest.mark.parametrize("key", ["delay_s", "jitter_s", "loss"])
+def test_frames_that_pass_by_what_was_set_by_hand_stop_the_run(tmp_path, key):
+    """The link was idle until one direction was set; all its frames still took the old way."""
+    link = replace(LINK, delay_s=0.0)
+    changed = {("server--s1", "s1"): {"delay_s": 0.0, key: 0.02}}
+    there = direction(delay_s=0.0, wait_least_s=None, wait_most_s=None) | {key: 0.02}
+    unseen = record(delays=[there], directions=[passed("s1", 0), passed("server", 0)])
+    (tmp_path / "samples").mkdir()
+    rows = [
+        {"t_s": at_s, "link": "server--s1", "from": sender, "sent_packets": sent}
+        for at_s, sent in ((1.0, 3), (2.5, 10), (3.5, 17), (8.95, 40))  # the last are on their way
+        for sender in ("server", "s1")
+    ]
+    pl.DataFrame(rows).write_parquet(tmp_path / "samples" / "queues.parquet")
+    *_, gate = judged(tmp_path, unseen, link=link, changed=changed).values()
+    assert gate.outcome == "not measured"
+    assert "server--s1 from s1 was set by hand, its queue sent 7 packets afterwards" in gate.note
+    seen = unseen | {"directions": [passed("s1", 1), passed("server", 0)]}
+    *_, gate = judged(tmp_path, seen, link=link, changed=changed).values()
+    assert gate.outcome == "passed"
