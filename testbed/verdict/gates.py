@@ -347,7 +347,8 @@ GATES: tuple[GateEntry, ...] = (
         measured="During training, the relay notes when frames arrived and left. The gate takes "
         "the quarter of a second in which a link's mean delay was farthest from the configured "
         "one; jitter may lengthen the mean by all of it, and shorten it by chance. In the end, "
-        "links must be set as configured, or by hand; of netem, only this is known.",
+        "links must be set as configured, or by hand; of netem, only this is known. "
+        "Frames that left a queue after it was set by hand must have come to be delayed.",
         evidence="delay.json: delays[].wait_least_s and delays[].wait_most_s",
         causes="The machine was busy, or something changed the delay while the run went on.",
         remedy=f"{_ALONE} Let nothing but the experiment change links.",

@@ -20,7 +20,7 @@ from testbed.verdict.calibration import (
     stretches_bps,
     summary,
 )
-from tests.verdict.evidence_of_gates import LINK, gate_of, path, queue, stopping
+from tests.verdict.evidence_of_gates import LINK, gate_of, network_of, path, queue, stopping
 
 RATE_BPS = 100_000_000
 FRAME_S = 1514 * 8 / RATE_BPS
@@ -203,3 +203,21 @@ def test_what_jitter_makes_of_a_steady_rate_is_no_scatter(rate_bps, jitters_s):
     assert 0.003 < chance < 0.045
     assert summary(rates, rate_bps, chance=chance).spread < 0.03
     assert summary(rates, rate_bps).median_bps == pytest.approx(rate_bps, rel=0.01)
+
+
+def test_a_queue_that_would_take_long_to_drain_is_let_out_faster_for_a_while(monkeypatch):
+    rates: dict[str, list[int]] = {}
+    monkeypatch.setattr(calibration, "_fill", lambda _link, end: end.node)
+    monkeypatch.setattr(calibration, "_backlog", lambda _end: (0, "bfifo"))
+    monkeypatch.setattr(
+        calibration,
+        "_set_rate",
+        lambda _link, end, rate_bps: rates.setdefault(end.node, []).append(rate_bps),
+    )
+    fast = replace(LINK, rate_bps=10_000_000, queue_bytes=150_000)
+    slow = replace(LINK, rate_bps=100_000, queue_bytes=64 << 20)
+    calibration._fill_all(network_of(fast))
+    assert rates == {}
+    calibration._fill_all(network_of(slow))
+    nodes = (slow.first.node, slow.second.node)
+    assert rates == {node: [8 * (64 << 20), 100_000] for node in nodes}
