@@ -7,6 +7,7 @@ from typing import NamedTuple
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, models
 from testbed.training.datasets import splits
+from testbed.training.datasets.base import TEST_SHARE
 from testbed.training.settings import Training
 
 Report = Callable[[str, int, int | None], None]  # called with data set, amount done, total
@@ -23,28 +24,43 @@ class Need(NamedTuple):
 
 def prepare(needs: Iterable[Need], report: Report) -> None:
     """Fetch and make cached data sets, try users' own code, and check that shares hold a batch."""
-    loaded: dict[tuple[str, Path | None], datasets.Dataset | None] = {}
-    tried = set()
+    checked = set()
+    latest: tuple[str, Path | None] | None = None
+    dataset: datasets.Dataset | None = None  # the latest alone: each seed may have a large one
     for need in needs:
         training = need.training
+        whole = (training.model_dump_json(), need.hosts, need.seed, need.folder)
+        if whole in checked:
+            continue
+        checked.add(whole)
         if training.device == "cuda":
             _require_cuda()
         data = training.dataset.of_run(need.seed)
         key = (data.model_dump_json(), need.folder)
         by_user = training.dataset.inputs is None or training.model not in models.MODELS
         computes = training.pace.kind != "payload-only"
-        if key not in loaded:
+        if key != latest:
+            latest, dataset = key, None
             name = str(training.dataset.name)
             data.prepare(need.folder, lambda done, total, name=name: report(name, done, total))
-            loaded[key] = data.load(need.folder) if by_user or computes else None
-        dataset = loaded[key]
-        if dataset is None:
+        if not by_user and (not computes or _has_known_batches(need)):
             continue
+        if dataset is None:
+            dataset = data.load(need.folder)
         if computes:
             _check_shares(need, dataset)
-        if by_user and (training.model, *key) not in tried:
-            tried.add((training.model, *key))
+        if by_user:
             _try_model(need, dataset)
+
+
+def _has_known_batches(need: Need) -> bool:
+    """Whether each share holds a batch for sure, as the data set's number of examples says."""
+    training, count = need.training, need.training.dataset.train_count()
+    if count is None or not isinstance(training.split, splits.Equal):
+        return False
+    if training.evaluate_on == "validation":
+        count -= int(count * TEST_SHARE)
+    return count // (need.hosts - 1) >= training.batch_size
 
 
 def _check_shares(need: Need, dataset: datasets.Dataset) -> None:
@@ -68,17 +84,21 @@ def _try_model(need: Need, dataset: datasets.Dataset) -> None:
 
     name = need.training.model
     model = models.build(name, need.seed, classes=dataset.classes, input_shape=dataset.input_shape)
-    inputs, labels = dataset.test_inputs[slice(0, 2)], dataset.test_labels[slice(0, 2)]
-    try:
-        with torch.no_grad():
-            logits = model.eval()(inputs)
-    except Exception as error:
-        raise InputError(
-            f"model {name}: with inputs of shape {tuple(inputs.shape)} it raised "
-            f"{type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
-    expected = (*labels.shape, dataset.classes)
-    is_tensor = isinstance(logits, torch.Tensor)
-    if not is_tensor or tuple(logits.shape) != expected:
-        output = tuple(logits.shape) if is_tensor else type(logits).__name__
-        raise InputError(f"model {name}: gave {output}; valid: a tensor of shape {expected}")
+    for mode, inputs, labels in (
+        (model.eval, dataset.test_inputs[slice(0, 2)], dataset.test_labels[slice(0, 2)]),
+        (model.train, dataset.train_inputs[slice(0, 2)], dataset.train_labels[slice(0, 2)]),
+    ):
+        try:
+            with torch.no_grad():
+                mode()
+                logits = model(inputs)
+        except Exception as error:
+            raise InputError(
+                f"model {name}: with inputs of shape {tuple(inputs.shape)} it raised "
+                f"{type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
+        expected = (*labels.shape, dataset.classes)
+        is_tensor = isinstance(logits, torch.Tensor)
+        if not is_tensor or tuple(logits.shape) != expected:
+            output = tuple(logits.shape) if is_tensor else type(logits).__name__
+            raise InputError(f"model {name}: gave {output}; valid: a tensor of shape {expected}")

@@ -210,7 +210,10 @@ class ModelAndData:
             classes, shape = entry.published
         else:
             classes, shape = self.dataset.classes, self.dataset.input_shape
-        layers = models.layer_map(name, classes=classes, input_shape=shape)
+        # A cached map imports nothing; a run that computes must import before its workers fork.
+        layers = models.layer_map(
+            name, classes=classes, input_shape=shape, cached=not self._computes
+        )
         return models.scaled(layers, float(self._pace.get("scale", 1.0)))
 
     def model(self, rank: int) -> nn.Module:
@@ -229,7 +232,6 @@ class ModelAndData:
         """Load what all processes share: the data, and the packages that the model needs."""
         _ = self.dataset, self.layers
         if self._computes:
-            models.BUILDERS.entry(self._training["model"])  # a cached layer map imports nothing
             # The first optimiser of a process imports it, which takes a second.
             importlib.import_module("torch._dynamo")
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets
+from testbed.training.datasets import cache
 from testbed.training.datasets.stdlib_text import OTHER, VOCABULARY
 from testbed.training.state import ModelAndData
 
@@ -148,3 +149,14 @@ def test_text_is_source_code_and_labels_are_the_next_characters():
 def test_an_unknown_data_set_or_key_is_refused(section):
     with pytest.raises(ValidationError):
         datasets.parameters(section)
+
+
+def test_two_writers_of_a_cached_file_have_temporary_files_of_their_own(tmp_path):
+    """Two containers that share the cache may have the same process number."""
+    path = tmp_path / "file"
+    with cache.replacing(path) as first, cache.replacing(path) as second:
+        first.write_text("1")
+        second.write_text("2")
+    assert path.read_text() == "1"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [path]

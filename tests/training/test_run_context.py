@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from testbed.training import models
 from testbed.training.fillings import Rescale, Zero
 from testbed.training.settings import Training
 from testbed.training.state import ModelAndData, RunContext
@@ -87,3 +88,20 @@ def test_the_learning_rate_follows_its_schedule():
 def test_impossible_training_is_refused(training):
     with pytest.raises(ValueError, match=r"validation error"):
         context(**training)
+
+
+def test_a_run_that_computes_builds_its_model_before_its_workers_fork(own_cache, monkeypatch):
+    """What it imports, each worker would import again; a cached layer map imports nothing."""
+    built, build = [], models.build
+
+    def noting(name, *arguments, **options):
+        built.append(name)
+        return build(name, *arguments, **options)
+
+    monkeypatch.setattr(models, "build", noting)
+    models.layer_map("mlp")
+    for number in (2, 3):
+        context(model="mlp").model_and_data.load()
+        assert built == number * ["mlp"]
+    context(model="mlp", pace={"kind": "payload-only"}).model_and_data.load()
+    assert len(built) == 3

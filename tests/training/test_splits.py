@@ -1,5 +1,7 @@
 """Workers train on equal or Dirichlet shares."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, prerequisites
 from testbed.training.datasets import splits
+from testbed.training.datasets.images import Glyphs
 from testbed.training.datasets.splits import Dirichlet, Equal, share, shares
 from testbed.training.state import ModelAndData
 from tests.training.single_process import need_of
@@ -137,3 +140,26 @@ def test_a_batch_must_fit_the_smallest_share(keys, most):
     line = rf"batch_size: {most + 1}: larger than the {most} .*; valid: 1 to {most}, or"
     with pytest.raises(InputError, match=line):
         prepare(most + 1)
+
+
+def test_large_data_sets_are_loaded_where_they_must_be_and_one_at_a_time(monkeypatch):
+    loaded, load = [], datasets.load
+
+    def of_digits(self, _):
+        assert all(earlier() is None for earlier in loaded)
+        dataset = load("digits")
+        loaded.append(weakref.ref(dataset))
+        return dataset
+
+    monkeypatch.setattr(Glyphs, "prepare", lambda *_: None)
+    monkeypatch.setattr(Glyphs, "load", of_digits)
+
+    def prepare(**keys):
+        data = {"name": "glyphs", "seed": "run", "size": 100}
+        need = need_of("mlp", "digits", **{"dataset": data, **keys})
+        prerequisites.prepare([need._replace(seed=seed) for seed in (1, 2, 2)], lambda *_: None)
+        return len(loaded)
+
+    assert prepare(batch_size=26) == 0  # 80 for three workers
+    assert prepare(batch_size=27) == 2
+    assert prepare(batch_size=4, split={"name": "dirichlet", "alpha": 100}) == 4

@@ -92,11 +92,18 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(65, classes))\n"
         "def short(classes, input_shape):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))\n"
+        "class Pair(nn.Linear):\n"
+        "    def forward(self, inputs):\n"
+        "        logits = super().forward(inputs.flatten(1))\n"
+        "        return (logits, logits) if self.training else logits\n"
+        "def pair(classes, input_shape):\n"
+        "    return Pair(64, classes)\n"
     )
     prerequisites.prepare([need_of(f"{users}/their_models.py:fits", "digits")], print)
     for name, message in (
         ("wide", "it raised RuntimeError: "),
         ("short", r"gave \(2, 3\); valid: "),
+        ("pair", "gave tuple; valid: a tensor of shape"),
     ):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, said=match=message=said):
             prerequisites.prepare([need_of(f"{users}/their_models.py:{name}", "digits")], print)

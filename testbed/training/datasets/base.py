@@ -180,6 +180,10 @@ class DatasetParameters(Section):
         """Read or make the data set; paths are relative to the `folder` of the YAML. InputError."""
         raise NotImplementedError
 
+    def train_count(self) -> int | None:
+        """The number of training examples, where it is known without loading."""
+        return None
+
     def prepare(self, folder: Path | None, progress: Progress) -> None:
         """Fetch or make what takes long, before the lab is built; it is cached. InputError."""
 

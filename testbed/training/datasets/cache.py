@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,9 +51,15 @@ def arrays(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` at the end, unless an error is raised."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(descriptor)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    temporary = Path(name)
     try:
         yield temporary
+        temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None

@@ -171,6 +171,9 @@ class Glyphs(DatasetParameters):
     def of_run(self, seed: int) -> Self:
         return self if self.seed != "run" else self.model_copy(update={"seed": seed})
 
+    def train_count(self) -> int:
+        return len(split_by_seed(self.size)[0])
+
     def load(self, folder: Path | None) -> Dataset:
         fonts = _suitable_fonts(self.characters)
         versions = _versions()

@@ -1,10 +1,11 @@
 """Models, built from a seed, and their layer maps, which need no built model.
 
-To add one: a function `build(classes, input_shape)` here and a line in `MODELS`; or a file of your
-own, `model: ./mine.py`. The function returns a module that maps (examples, *input_shape) to logits
-(examples, classes), or token numbers (sequences, tokens) to (sequences, tokens, classes). A tensor
-that a model uses twice is one tensor in the gradient. Buffers are not sent: each replica keeps its
-own. This package imports torch only when a model is built.
+To add one: a function `NAME(classes, input_shape)` in a file here and a line in `MODELS`; or a file
+of your own with a function `build`, `model: ./mine.py`. The function returns a module that maps
+(examples, *input_shape) to logits (examples, classes), or token numbers (sequences, tokens) to
+(sequences, tokens, classes). A tensor that a model uses twice is one tensor in the gradient.
+Buffers are not sent: each replica keeps its own. This package imports torch only when a model is
+built.
 """
 
 from __future__ import annotations
@@ -88,13 +89,14 @@ def layer_map(
     *,
     classes: int = DIGITS_CLASSES,
     input_shape: Sequence[int] = DIGITS_SHAPE,
+    cached: bool = True,
 ) -> LayerMap:
     """Name and shape of every trained tensor, in the order of the flat float32 gradient.
 
     The map of a built-in model is cached: the next call imports no large package.
     """
     shape = tuple(input_shape)
-    if name not in MODELS:
+    if name not in MODELS or not cached:
         return _layer_map(name, classes, shape)
     sources = Path(__file__).parent.glob("*.py")
     key = {
