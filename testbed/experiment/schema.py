@@ -37,7 +37,7 @@ from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.presets import REGISTRIES
 from testbed.verdict.gates import Limits
 from testbed.workload.settings import AnyArm, BuiltIn, Name, Programs, ProgramsArm
-from testbed.workload.torchrun import AnyWorkload, Torchrun, TorchrunArm
+from testbed.workload.torchrun import FIRST_WITH_LEGS, AnyWorkload, Torchrun, TorchrunArm
 
 ArmName = Annotated[
     str,
@@ -262,13 +262,24 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _legs_are_announced(self) -> Experiment:
         """Refuse what waits for a leg that the hook of an arm does not announce."""
+        if not isinstance(self.workload, Torchrun):
+            return self
         for number, entry in enumerate(self.impairments):
-            for name, arm in self.arms.items() if entry.rounds and entry.leg != "round" else ():
-                if isinstance(arm, TorchrunArm) and not arm.is_ours:
+            if entry.rounds is None or entry.leg == "round":
+                continue
+            for name, arm in self.arms.items():
+                assert isinstance(arm, TorchrunArm)
+                if not arm.is_ours:
                     raise ValueError(
                         f"impairments.{number}.leg: {entry.leg!r}, but arms.{name} has the "
                         f"hook {arm.hook!r}, which has no legs; valid: round"
                     )
+            timelines = map(self.resolved_impairments, self.seeds)
+            if any(min(timeline[number]["rounds"]) < FIRST_WITH_LEGS for timeline in timelines):
+                raise ValueError(
+                    f"impairments.{number}.rounds: the first {FIRST_WITH_LEGS} rounds have no "
+                    "legs, since buckets are not known yet; valid: later ones, or leg: round"
+                )
         return self
 
     @property

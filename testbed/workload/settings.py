@@ -33,6 +33,7 @@ _OF_SHELLS = re.compile(r"[|<>;]+|&(?:[&>]|(?=\s|$))")
 LAB_PYTHON = "lab-python"
 _PYTHON, _SHELL = re.compile(r"python[0-9.]*|lab-python"), re.compile(r"(ba|da|k|z)?sh")
 _OPTIONS = re.compile(r"-[BEIPdeuvx]+")  # of theirs, those without a value
+_AFTER_TIMEOUT_S = 30.0
 # Their logs and samples have these names already.
 _TAKEN = (
     *("controller", "ovs-vswitchd", "ovsdb-server", "delay-relay", "supervisor", "sampler"),
@@ -93,7 +94,7 @@ class Program(Section):
         "the name of a program above that must listen (on TCP or UDP) or have ended first"
     )
     after_timeout_s: float = Field(
-        default=30.0,
+        default=_AFTER_TIMEOUT_S,
         gt=0,
         le=1e6,
         description="the longest wait for that one, from its start; beyond it the run has failed",
@@ -179,6 +180,12 @@ class Programs(Section):
             elif label in _TAKEN:
                 key = "host" if program.name is None else "name"
                 reasons[key] = f"{label!r}: a part of the lab has this name; valid: another"
+            if program.service and program.time_limit_s is not None:
+                reasons["time_limit_s"] = (
+                    "has no meaning for a service, which ends with the others; valid: none"
+                )
+            if after is None and program.after_timeout_s != _AFTER_TIMEOUT_S:
+                reasons["after_timeout_s"] = "has no meaning without after; valid: none"
             if output is not None and output in outputs:
                 reasons["output"] = f"{output!r}: programs.{outputs.index(output)} writes it, too"
             if after is not None and after not in labels:

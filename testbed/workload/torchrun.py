@@ -33,6 +33,7 @@ _MOST_PER_HOST = 16
 # What a rank sends at of its share of the slowest link, as the built-in training does: the rest is
 # for control messages and repeats.
 _PACE = 0.97
+FIRST_WITH_LEGS = 2  # before, DDP's buckets are not known, and the process group averages
 
 OURS = "bounded-loss"
 Hook = Literal["bounded-loss", "gloo", "fp16_compress", "powerSGD"]
@@ -78,6 +79,14 @@ class Torchrun(Section):
     @classmethod
     def _script_is_there(cls, script: str, info: ValidationInfo) -> str:
         return own_code.located(script, folders(info))
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts_are_distinct(cls, hosts: list[str] | None) -> list[str] | None:
+        for number, host in enumerate(hosts or []):
+            if host in (hosts or [])[:number]:
+                raise ValueError(f"{host!r} stands twice; more ranks on a host: nproc_per_host")
+        return hosts
 
     def unknown_hosts(self, valid: Sequence[str]) -> list[Problem]:
         return [

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from testbed.ddp import BoundedLoss, settings
+from testbed.ddp import BoundedLoss, settings, steps
 from testbed.experiment import json_schema
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
@@ -172,6 +172,10 @@ WRONG_WORKLOADS: dict[str, dict[str, Any]] = {
         **WORKLOAD,
         "hosts": ["sever"],
     },
+    "hosts: ...'server' stands twice; more ranks on a host: nproc_per_host": {
+        **WORKLOAD,
+        "hosts": ["server", "server"],
+    },
 }
 WRONG_ARMS: dict[str, dict[str, Any]] = {
     "hook: 'glo'; valid: ...; did you mean 'gloo'?": {"hook": "glo"},
@@ -210,15 +214,21 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
             {"impairments": [LOSS], "arms": {"dblp": {}, "gloo": {"hook": "gloo"}}},
             "...impairments.0.leg: 'gather', but arms.gloo has the hook 'gloo', which has no...",
         ),
+        (
+            {"impairments": [{**LOSS, "rounds": [1, 5]}]},
+            "...impairments.0.rounds: the first 2 rounds have no legs, ...",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
     test_settings.assert_refused(tmp_path, {**SMALL, **changes}, says)
 
 
-def test_a_round_is_announced_by_every_hook(tmp_path: Path) -> None:
+def test_legs_are_free_where_all_arms_have_them(tmp_path: Path) -> None:
+    assert torchrun.FIRST_WITH_LEGS == steps.KNOWN_AFTER
+    assert load(tmp_path, impairments=[{**LOSS, "rounds": [2]}])
     arms = {"dblp": {}, "gloo": {"hook": "gloo"}}
-    assert load(tmp_path, arms=arms, impairments=[{**LOSS, "leg": "round"}])
+    assert load(tmp_path, arms=arms, impairments=[{**LOSS, "rounds": [0], "leg": "round"}])
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
