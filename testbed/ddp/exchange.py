@@ -7,7 +7,7 @@ that the ticket is trusted, so the rank joins, and later that it is admitted.
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -221,10 +221,9 @@ class Exchange:
             self._tickets[rank] = request["ticket"]
             self._rendezvous.leave(f"trusted/{rank}/{request['ticket']}", True)
 
-    def readmit(self, step: int, note: str) -> None:
-        """Lets those that are `returning` take part from this step on, which is the next."""
+    def readmit(self, ranks: Iterable[int], step: int, note: str) -> None:
+        """Lets ranks that are `returning` take part from this step on, which is the next."""
         assert self._own is not None
-        ranks = self._own.returning & self._tickets.keys()
         admission = {"part": self._own.readmit(ranks), "step": step, "note": note}
         for rank in ranks:
             self._rendezvous.leave(f"admitted/{rank}/{self._tickets[rank]}", admission)

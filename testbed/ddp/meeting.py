@@ -347,25 +347,30 @@ def require_reachable(addresses: list[str]) -> None:
         )
 
 
+class _TakenError(InputError):
+    """A port belongs to another socket."""
+
+
 def hold_ports(held: ExitStack, address: str, first: int, count: int) -> None:
     """Holds `count` ports in a row, TCP and UDP; InputError, which names a port that is taken."""
     if first + count - 1 > 65535:
         raise InputError(f"port is {first}, and {count} are needed; valid: up to {65536 - count}")
     for port in range(first, first + count):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            holder = held.enter_context(socket.socket(socket.AF_INET, kind))
-            # A connection that has just ended does not count. Of two that take a TCP port at once,
-            # one alone can listen.
             tcp = kind == socket.SOCK_STREAM
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, tcp)
             try:
+                holder = held.enter_context(socket.socket(socket.AF_INET, kind))
+                # A connection that has just ended does not count. Of two that take a TCP port at
+                # once, one alone can listen.
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, tcp)
                 holder.bind((address, port))
                 if tcp:
                     holder.listen(1)
             except OSError as error:
-                taken = error.errno == errno.EADDRINUSE
-                problem = "is taken" if taken else f"cannot be used: {error.strerror}"
-                raise InputError(f"port {port} of {address} {problem}; valid: a free one") from None
+                place = f"port {port} of {address}"
+                if error.errno == errno.EADDRINUSE:
+                    raise _TakenError(f"{place} is taken; valid: a free one") from None
+                raise InputError(f"{place} cannot be used: {error.strerror}") from None
 
 
 def hold_free_ports(held: ExitStack, address: str, count: int) -> int:
@@ -376,7 +381,7 @@ def hold_free_ports(held: ExitStack, address: str, count: int) -> int:
             with ExitStack() as these:
                 hold_ports(these, address, first, count)
                 held.enter_context(these.pop_all())
-        except InputError:
+        except _TakenError:
             continue
         return first
     raise InputError(f"no {count} free ports in a row from {_FREE.start} to {_FREE.stop}")

@@ -23,7 +23,7 @@ from testbed.transport import TransferReport
 
 Environment = Mapping[str, str]
 FOLDER, NAME, MARKERS = "LAB_EVENTS", "LAB_PROGRAM", "LAB_MARKERS"
-# A listener that does not answer for so long hears nothing more; the training goes on.
+# A listener that does not answer for so long gets no more events; the training goes on.
 _LONGEST_S = 60.0
 _AT_EXIT_S = 2.0
 _SUMS = (

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Protocol, get_args, get_origin
 
 import torch
 import torch.distributed as dist
@@ -76,6 +76,12 @@ class Return:
     store: dist.Store
 
 
+class Scaler(Protocol):
+    """What is asked of a `torch.amp.GradScaler`."""
+
+    def get_scale(self) -> float: ...
+
+
 @dataclass(kw_only=True, eq=False)
 class Settings:
     """The options of `BoundedLoss`; the environment variable BOUNDED_LOSS replaces them.
@@ -107,7 +113,8 @@ class Settings:
             `Detector` of `testbed.training.detector`, which sees the mean's norm alone. All
             ranks agree. None: the script does.
         returns: for a rank that was lost, and now comes back (`come_back`).
-        scaler: the `torch.amp.GradScaler`, whose scale is read at each step's first bucket.
+        scaler: the `torch.amp.GradScaler`, or another with its `get_scale()`, which is read at each
+            step's first bucket.
 
     Raises:
         InputError: one line, the same on all ranks, where one cannot take part or they differ.
@@ -133,7 +140,7 @@ class Settings:
     min_ranks: int | None = field(default=None, metadata=_EQUAL)
     phase: str | Detector | None = None
     returns: Return | None = None
-    scaler: torch.amp.GradScaler | None = None
+    scaler: Scaler | None = None
 
     def __post_init__(self) -> None:
         self.make_torch_hook: Callable[[dist.ProcessGroup], Hook] | None = None  # replaces ours
@@ -248,7 +255,7 @@ class Settings:
             yield f"phase is {shown(self.phase)}; valid: {valid}"
         if self.returns is not None and (self.min_ranks is None or self.make_torch_hook):
             yield "returns: valid with min_ranks, as the others have it"
-        if not (self.scaler is None or isinstance(self.scaler, torch.amp.GradScaler)):
+        if not (self.scaler is None or callable(getattr(self.scaler, "get_scale", None))):
             yield f"scaler is {shown(self.scaler)}; valid: a GradScaler, or None"
 
     @property

@@ -269,10 +269,11 @@ class Steps(Settings):
                 )
             if not self._idle and self._exchange is None:
                 self._open()
-        if self.scaler is not None:
-            self.scale = float(self.scaler.get_scale())
-        if not 0 < self.scale < math.inf:
-            raise InputError(f"scale is {self.scale}; valid: above 0 and finite")
+        if self._torch_hook is None:
+            if self.scaler is not None:
+                self.scale = float(self.scaler.get_scale())
+            if not 0 < self.scale < math.inf:
+                raise InputError(f"scale is {self.scale}; valid: above 0 and finite")
         self._announcer.begin(legs=self._exchange is not None)
 
     def _open(self) -> None:
@@ -451,11 +452,12 @@ class Steps(Settings):
 
         Their `come_back` returns the note: where they find the parameters as they are now.
         """
-        if self._exchange is None or not self.returning:
+        ranks = self.returning
+        if self._exchange is None or not ranks:
             raise InputError(
                 "readmit: no rank is returning; valid: at rank 0, where `returning` names one"
             )
-        self._exchange.readmit(self._step, note)
+        self._exchange.readmit(ranks, self._step, note)
 
     def come_back(self) -> str:
         """A rank that returns: joins the others, and waits until rank 0 lets it take part.

@@ -1,11 +1,13 @@
 """Addresses and ports, and keys where an address is beyond the machine."""
 
 import contextlib
+import errno
 import random
 import socket
 import stat
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -72,6 +74,21 @@ def test_ports_must_be_free_of_both_kinds(kind):
             taken.listen()
         assert hold(first, 3) == f"port {first + 2} of 127.0.0.1 is taken; valid: a free one"
     assert hold(65535, 3) == "port is 65535, and 3 are needed; valid: up to 65533"
+
+
+def test_what_is_wrong_beside_a_taken_port_is_named():
+    too_many = OSError(errno.EMFILE, "Too many open files")
+    with contextlib.ExitStack() as held:
+        with pytest.raises(
+            InputError, match=r"192\.0\.2\.1 cannot be used: Cannot assign requested"
+        ):
+            meeting.hold_free_ports(held, "192.0.2.1", 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket, "socket", Mock(side_effect=too_many))
+            with pytest.raises(
+                InputError, match=r"127\.0\.0\.1 cannot be used: Too many open files"
+            ):
+                meeting.hold_free_ports(held, "127.0.0.1", 2)
 
 
 def test_ranks_that_look_for_ports_at_once_find_different_ones(monkeypatch):

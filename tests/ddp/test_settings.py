@@ -54,6 +54,15 @@ def test_what_is_not_named_stays(monkeypatch):
     assert (settings.port, changed(settings)) == (46999, {"protocol", "port"})
 
 
+def test_a_scaler_is_whatever_has_a_scale():
+    class Own:
+        def get_scale(self):
+            return 2.0
+
+    own = Own()
+    assert Settings(scaler=own).scaler is own
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
