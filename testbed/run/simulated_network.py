@@ -184,9 +184,6 @@ class SimulatedNetwork:
         paths = [self._with_gates(path) for path in hops]
         way.links, way.paths = paths[0], paths if len(paths) > 1 else ()
 
-    def path(self, first: str, second: str) -> list[Link]:
-        return [self.links[hop] for hop in self._routes.path(first, second)]
-
     def _with_gates(self, hops: Sequence[Hop]) -> list[Link]:
         stages: Sequence[Mapping[Hop, Link]] = (self._before, self.links, self._behind)
         return [stage[hop] for hop in hops for stage in stages if hop in stage]

@@ -59,7 +59,7 @@ def test_a_port_s_queue_is_its_own():
     sinks = Sinks()
     for source, name in enumerate(("worker-1", "worker-2")):
         feed(simulation, ways[name][0].links, np.zeros(50), sinks, source=source)
-    feed(simulation, simulated.path("worker-3", "worker-1"), np.zeros(1), sinks, source=2)
+    feed(simulation, simulated._way("worker-3", "worker-1").links, np.zeros(1), sinks, source=2)
     simulation.run()
     assert max(sinks.in_order[1]) > 100 * BITS / RATE_BPS
     assert sinks.in_order[1][-1] == pytest.approx(2 * (BITS / RATE_BPS + DELAY_S))
