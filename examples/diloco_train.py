@@ -66,7 +66,7 @@ def train(options: argparse.Namespace) -> None:
             gradient /= world
         weights.grad = gradient
         outer.step()
-        # A copy, since the model's parameters become views of what they are options.
+        # A copy, since the model's parameters become views of what they are given.
         vector_to_parameters(weights.detach().clone(), net.parameters())
         if rank == 0:
             with torch.no_grad():

@@ -2,7 +2,7 @@
 
 When ACKs stay out, it sends the latest segment once more (tail loss probe, RFC 8985, section 7),
 and then counts all in flight as lost (RFC 6298, Linux' minimum of 200 ms). A recovery sends as much
-as was acknowledged (as in RFC 6937). docs/how-to/simulate.md tells what it lacks of Linux'.
+as was acknowledged (as in RFC 6937). docs/how-to/simulate.md lists what it lacks of Linux'.
 """
 
 import math

@@ -53,8 +53,8 @@ class Zero(Filling):
 class WholeTensors(Filling):
     """Zeroes whole tensors of the mean at random, as the authors of DBLP did for its Figure 1.
 
-    So does their published script (branch "dense", 2025) at the server, each independently: use it
-    with the protocol `none`, for the gather alone.
+    So does their published script (branch "dense", 2025) at the server, each tensor independently:
+    use it with the protocol `none`, for the gather alone.
 
     Args:
         share: how probable each tensor is zeroed, in a round that is not critical.

@@ -143,7 +143,8 @@ def test_a_batch_must_fit_the_smallest_share(keys, most):
 
 
 def test_large_data_sets_are_loaded_where_they_must_be_and_one_at_a_time(monkeypatch):
-    loaded, load = [], datasets.load
+    loaded: list[weakref.ref[datasets.Dataset]] = []
+    load = datasets.load
 
     def of_digits(self, _):
         assert all(earlier() is None for earlier in loaded)

@@ -1,4 +1,4 @@
-"""The sections of phase detectors: what YAML may say, and a `create` that makes a `Detector`."""
+"""The sections of phase detectors: their keys in YAML, and a `create` that makes a `Detector`."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from testbed.training.detector import Detector, Observation
 
 
 def observe(detector: Detector, seen: Observation) -> bool:
-    """Let a detector see a round; returns whether training is critical now. InputError."""
+    """Pass a round to a detector; returns whether training is critical now. InputError."""
     detector.observe(seen)
     if not isinstance(detector.critical, bool | np.bool_):
         raise own_code.unfit(detector, "critical", detector.critical, "True or False")
