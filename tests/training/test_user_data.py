@@ -105,5 +105,5 @@ def test_a_user_s_model_is_tried_on_the_data_before_a_lab_is_built(users):
         ("short", r"gave \(2, 3\); valid: "),
         ("pair", "gave tuple; valid: a tensor of shape"),
     ):
-        with pytest.raises(InputError, said=match=message=said):
+        with pytest.raises(InputError, match=message):
             prerequisites.prepare([need_of(f"{users}/their_models.py:{name}", "digits")], print)
