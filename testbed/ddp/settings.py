@@ -77,7 +77,7 @@ class Return:
 
 
 class Scaler(Protocol):
-    """What is asked of a `torch.amp.GradScaler`."""
+    """The hook asks this of a `torch.amp.GradScaler`."""
 
     def get_scale(self) -> float: ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Such a name says nothing of what it holds; a few short loops may keep one.
 EMPTY_NAMES = {"each", "found", "given", "known", "said", "told", "wanted"}
-MOST_EMPTY_NAMES = 600
+MOST_EMPTY_NAMES = 120
 NO_SUBJECT = ("What", "Whether", "How", "Which", "Where", "When", "Who", "Whose", "Why")
 MOST_GLOSSARY_WORDS = 60
 

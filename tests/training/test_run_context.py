@@ -91,7 +91,7 @@ def test_impossible_training_is_refused(training):
 
 
 def test_a_run_that_computes_builds_its_model_before_its_workers_fork(own_cache, monkeypatch):
-    """What it imports, each worker would import again; a cached layer map imports nothing."""
+    """Otherwise each worker would import it again; a cached layer map imports nothing."""
     built, build = [], models.build
 
     def noting(name, *arguments, **options):
