@@ -54,7 +54,7 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
 
 
 def _has_known_batches(need: Need) -> bool:
-    """Tells whether each share holds a batch for sure, as the data set's number of examples says."""
+    """Tells by the number of examples whether each share holds a batch for sure."""
     training, count = need.training, need.training.dataset.train_count()
     if count is None or not isinstance(training.split, splits.Equal):
         return False
