@@ -129,7 +129,7 @@ def _lacking(config: Mapping[str, Any], run: Run) -> list[tuple[str, str, str]]:
     """Keys that ask for what is lacking, their values, and what would be valid."""
     if not run.experiment.trains:
         return [("workload", "a workload of programs", "the built-in training")]
-    lacking, protocol, supported = [], config["protocol"], kernel_tcp.CONGESTION_CONTROLS
+    lacking, protocol, supported = [], config["protocol"], kernel_tcp.KERNEL_CONTROLS
     control = protocol["congestion_control"]
     if protocol["carrier"] == "tcp" and control not in supported:
         valid = f"{', '.join(supported)}, or other arms, with --arms A,B"

@@ -19,7 +19,7 @@ from testbed.transport.repair.acknowledged_sender import AcknowledgedSender, Sen
 from testbed.transport.repair.base import Repair
 from testbed.transport.repair.selective import AcknowledgingReceiver
 
-CONGESTION_CONTROLS = ("bbr", "cubic", "reno")  # of the kernel's, those of which there is one here
+KERNEL_CONTROLS = ("bbr", "cubic", "reno")  # of the kernel's, those of which there is one here
 # Ethernet, IPv4 and TCP headers with the timestamp option; a datagram of ours has 58 bytes of them.
 MORE_HEADER_BYTES = 14 + 20 + 32 - 58
 _LEAST_TIMEOUT_S, _LONGEST_TIMEOUT_S = 0.2, 120.0

@@ -111,7 +111,7 @@ class TolerancePolicy(ABC):
 
 
 class FractionRule(StopRule):
-    """Stops once received / total >= 1 - P (DBLP, arXiv 2605.01989; before it MLT, NSDI 2024)."""
+    """Stops once received / all chunks >= 1 - P (DBLP, arXiv 2605.01989; before it MLT)."""
 
     def __init__(self, *, chunk_count: int, tolerance: float) -> None:
         self.required = required_chunks(chunk_count, tolerance)

@@ -150,9 +150,9 @@ GATES: tuple[GateEntry, ...] = (
         what="unexplained share of packets",
         limits={"conservation": _share(0.00001)},
         measured="After training, the counters of both ends of every link and of every switch are "
-        "compared. The gate takes the largest share of packets that nothing explains; its note "
-        "says how many packets could have vanished unseen.",
-        evidence="conservation.json: links[].unexplained and switches[].unexplained",
+        "compared. The gate takes the largest share of packets that nothing explains, of links, "
+        "switches and hosts' kernels; its note says how many packets could have vanished unseen.",
+        evidence="conservation.json: unexplained of links and switches, vanished of hosts",
         causes="A part of the emulator lost packets without counting them.",
         remedy=f"{_SLOWER} {_ALONE} If it stays, please report it with the run directory.",
         judge="conservation:unexplained",

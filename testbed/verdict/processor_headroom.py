@@ -121,7 +121,7 @@ class Wait:
     """The worst second of one process.
 
     Attributes:
-        mean_s: the mean wait of a thread, in the second in which that was longest.
+        mean_s: a thread's wait over its runs, or over 500 where it had fewer, in its worst second.
         at_s: when that second began, after the begin of the watch.
     """
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from testbed.simulate.kernel_tcp import CONGESTION_CONTROLS, TcpSender
+from testbed.simulate.kernel_tcp import KERNEL_CONTROLS, TcpSender
 from testbed.training.fillings import ErrorFeedback
 from testbed.transport import preset
 from testbed.transport.order import Arranger
@@ -35,7 +35,7 @@ def departures(net, sender="worker-1"):
     return lambda: [b[0] for a, b in itertools.pairwise(seen) if b[1] > a[1]]
 
 
-@pytest.mark.parametrize("control", CONGESTION_CONTROLS)
+@pytest.mark.parametrize("control", KERNEL_CONTROLS)
 def test_without_loss_a_transfer_takes_what_its_segments_take_on_the_link(control):
     net = star(control, chunks=4000, queue_bytes=2e6)
     (first,) = net.run(1)
@@ -56,7 +56,7 @@ def test_reno_keeps_to_the_square_root_law(loss):
     assert 0.6 < per_round_trip / math.sqrt(1.5 / loss) < 1.4
 
 
-@pytest.mark.parametrize("control", CONGESTION_CONTROLS)
+@pytest.mark.parametrize("control", KERNEL_CONTROLS)
 def test_bytes_are_delivered_exactly_and_packets_accounted_for(control):
     net = star(control, workers=3, chunks=150, loss=0.03, queue_bytes=30_000, contents=True)
     rounds = net.run(2)
@@ -108,7 +108,7 @@ def test_a_lost_segment_costs_round_trips_and_no_timeout(first):
 
 def test_a_heavy_burst_ends_in_timeouts_as_it_does_in_a_kernel():
     """90 % loss for a second: the third timeout, at 1.5 s, is the first after it."""
-    for control in CONGESTION_CONTROLS:
+    for control in KERNEL_CONTROLS:
         net = star(control, chunks=146, workers=3, delay_s=0.0, queue_bytes=150_000)
         for name in net.names:
             net.links[name, "switch"].loss = 0.9
