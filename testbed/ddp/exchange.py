@@ -198,7 +198,8 @@ class Exchange:
         for thread in self._threads.values():
             thread.end(finish=True)
         for thread in self._threads.values():
-            thread.join(_JOIN_S)
+            if thread.is_alive():  # one of a rank that returned in vain was never started
+                thread.join(_JOIN_S)
 
     # Ranks that come back. Rank 0 lets them in.
 

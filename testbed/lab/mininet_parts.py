@@ -75,8 +75,10 @@ class _ShellOnDemand:
         node: Any = self
         if node.lastCmd is None and node.shell is None:
             pid = node.pid
-            super().startShell()  # type: ignore[misc]
-            node.pid = pid
+            try:
+                super().startShell()  # type: ignore[misc]
+            finally:
+                node.pid = pid
 
     def _popen(self, cmd: list[str], **options: Any) -> Any:
         """Start a program; Mininet's shell joins the namespaces that are there."""

@@ -24,10 +24,11 @@ class Need(NamedTuple):
 
 def prepare(needs: Iterable[Need], report: Report) -> None:
     """Fetch and make cached data sets, try users' own code, and check that shares hold a batch."""
-    checked = set()
+    checked, tried = set(), set()
     latest: tuple[str, Path | None] | None = None
     dataset: datasets.Dataset | None = None  # the latest alone: each seed may have a large one
-    for need in needs:
+    # Seeds come outermost: each data set would be loaded again and again.
+    for need in sorted(needs, key=lambda need: need.training.dataset.model_dump_json()):
         training = need.training
         whole = (training.model_dump_json(), need.hosts, need.seed, need.folder)
         if whole in checked:
@@ -49,7 +50,8 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
             dataset = data.load(need.folder)
         if computes:
             _check_shares(need, dataset)
-        if by_user:
+        if by_user and (training.model, *key) not in tried:
+            tried.add((training.model, *key))
             _try_model(need, dataset)
 
 

@@ -178,8 +178,10 @@ def exchange_of(rank, messages):
 
 def comes_in_vain(messages):
     """Rank 2 returns, and nobody lets it in; returns its request."""
+    exchange = exchange_of(2, messages)
     with pytest.raises(PeerLost, match=r"rank 0: it has let nobody in for 0\.2 s"):
-        exchange_of(2, messages).rejoin(lambda: None)
+        exchange.rejoin(lambda: None)
+    exchange.close()  # its threads were never started
     return messages["request/2"]
 
 

@@ -31,7 +31,7 @@ from testbed.transport.fast_path import (
     SendPlan,
 )
 
-_ELF_HEADER_BYTES = 64
+_ELF_HEADER_BYTES, _ELF_64_BITS = 64, 2
 _SOURCE = Path(__file__).with_name("batches.c")
 _KINDS: dict[str, Any] = {
     "-": None,
@@ -54,6 +54,8 @@ def _is_whole(elf: bytes) -> bool:
     """Tells whether a 64-bit ELF file has its end, the table of sections: half a one kills."""
     if len(elf) < _ELF_HEADER_BYTES:
         return False
+    if elf[4] != _ELF_64_BITS:
+        return True
     (table,) = struct.unpack_from("<Q", elf, 40)
     entry_bytes, entries = struct.unpack_from("<HH", elf, 58)
     return bool(table + entry_bytes * entries <= len(elf))
