@@ -200,7 +200,7 @@ def test_an_admission_serves_that_return_which_asked_for_it_and_no_other():
     owner.away, owner.returning = frozenset(), frozenset({2})
     second = comes_in_vain(messages)  # before rank 0 knows that the first one is gone again
     assert rank_0.returning == {2}
-    rank_0.readmit(7, "here")
+    rank_0.readmit(rank_0.returning, 7, "here")
     admission = {"part": 0, "step": 7, "note": "here"}
     assert messages.pop(f"admitted/2/{first['ticket']}") == admission
     assert not any(key.startswith("admitted/") for key in messages)
