@@ -144,10 +144,15 @@ def task(config: dict[str, Any]) -> str:
     return f"{training.get('model')} on {dataset_name(training)}"
 
 
+PACES = ("real", "paced", "payload-only")
+
+
 def pace(config: dict[str, Any]) -> dict[str, Any]:
     """The pace of a run's iterations: `kind` is `real`, `paced` or `payload-only`."""
-    settings = section(section(config, "training"), "pace")
-    return settings if "kind" in settings else {"kind": "real"}
+    settings = {"kind": "real"} | section(section(config, "training"), "pace")
+    if settings["kind"] not in PACES:
+        raise ValueError(f"training.pace.kind: {settings['kind']!r}; valid: {', '.join(PACES)}")
+    return settings
 
 
 def factor_names(runs: Sequence[Run]) -> list[str]:
