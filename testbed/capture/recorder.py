@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,14 @@ class Recorder:
             self._process = host_program.start(
                 self._host,
                 [sys.executable, "-I", str(_PROGRAM), *options.split(), "--nano"],
+                stdin=subprocess.PIPE,
                 stdout=file.fileno(),
                 stderr=subprocess.PIPE,
             )
-        assert self._process.stderr is not None
+        assert self._process.stdin is not None and self._process.stderr is not None
+        with suppress(BrokenPipeError):  # it has ended
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
         line = self._process.stderr.readline().decode()
         if "listening on" not in line:
             self._process.kill()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ from testbed.lab.kernel import namespaces, privileges
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import HostInfo
 
+_THREAD_POLL_S = 0.001
 Stream = int | None  # a file descriptor, or one of subprocess's constants
 
 
@@ -33,13 +36,20 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a host, in a session of its own, without root's privileges."""
+    """Start a program in a host, in a session of its own, without root's privileges.
+
+    To the kernel its parent is a thread, which has ended on return: only then may the program ask
+    for a signal at its parent's death.
+    """
     if not argv or not argv[0]:
         raise ProgramError(f"{host.name}: no program is given")
     place = f"{host.name}: {argv[0]}"
     folder = str(cwd or Path.cwd())  # entering the host's namespaces changes the latter
 
+    thread: list[int] = []
+
     def begin() -> subprocess.Popen[bytes]:
+        thread.append(threading.get_native_id())
         namespaces.settle(host.pid)
         # The program inherits what is done to this thread.
         privileges.abandon()
@@ -55,7 +65,10 @@ def start(
 
     try:
         with ThreadPoolExecutor(1, "host-program") as own_thread:
-            return own_thread.submit(begin).result()
+            program = own_thread.submit(begin).result()
+        while Path(f"/proc/self/task/{thread[0]}").exists():  # it ends later than Python says
+            time.sleep(_THREAD_POLL_S)
+        return program
     except FileNotFoundError as error:
         missing = "there is no such program"
         if error.filename != argv[0]:  # the folder, or the host
