@@ -361,7 +361,7 @@ STILL_IN_FORCE = "still_in_force"  # the detail of what was skipped since the on
 
 
 class NotMeasuredError(RuntimeError):
-    """An effect cannot be told; the message says why, in one line."""
+    """An effect cannot be measured; the message says why, in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
