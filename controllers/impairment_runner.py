@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,11 +14,9 @@ from controllers.impairments.base import (
     STILL_IN_FORCE,
     ArrivalFilter,
     LabAccess,
-    MeterCounts,
-    Metering,
     NotMeasuredError,
 )
-from controllers.switches import ARRIVING_TABLE, LEAVING_TABLE, Flow, Meter, Switch
+from controllers.switches import Switch
 from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.lab import paths
 from testbed.lab.kernel.packet_filter import PacketFilter
@@ -28,7 +25,6 @@ from testbed.lab.link_control import LinkControl
 from testbed.lab.loss_table import LossTable
 from testbed.shared.jsonl import JsonLinesWriter
 
-_HELD_PRIORITY = 100
 _TICK_S = 0.001
 T = TypeVar("T")
 
@@ -79,40 +75,6 @@ class ControllerLabAccess(LabAccess):
 
     def barrier(self, switch: str) -> None:
         self.switches[switch].confirm()
-
-    def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
-        return self.unique()
-
-    def meter_flow(self, metering: Metering) -> None:
-        switch = self.switches[metering.switch]
-        meter = Meter(
-            rate_kbps=max(1, round(metering.rate_bps / 1000)),
-            burst_kb=max(1, round(metering.burst_bytes * 8 / 1000)),
-        )
-        switch.put_meter(metering.number, meter)
-        table = ARRIVING_TABLE if "in_port" in metering.match else LEAVING_TABLE
-        metered = Flow(
-            table=table,
-            priority=_HELD_PRIORITY + metering.above,
-            match=tuple(metering.match.items()),
-            meter=metering.number,
-            goto=None if metering.drop else table + 1,
-            number=metering.number,
-        )
-        passing = replace(metered, priority=metered.priority + 1, meter=None, goto=table + 1)
-        spared = (
-            replace(passing, match=(*metered.match, *match.items())) for match in metering.spared
-        )
-        switch.put(*spared, metered)
-
-    def end_metering(self, switch: str, number: int) -> None:
-        self.switches[switch].drop_numbered(number)
-
-    def meter_counts(self, switch: str, number: int) -> MeterCounts:
-        return self.switches[switch].meter_counts(number)
-
-    def remove_meter(self, switch: str, number: int) -> None:
-        self.switches[switch].drop_meter(number)
 
     def set_port(self, switch: str, port: int, *, up: bool) -> None:
         self.switches[switch].set_port(port, up=up)

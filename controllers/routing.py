@@ -11,7 +11,7 @@ from typing import Any
 
 import networkx
 
-from controllers.switches import FORWARDING_TABLE, Connection, Flow, Switch
+from controllers.switches import Connection, Flow, Switch
 from testbed.lab import paths
 
 _PRIORITY = 10
@@ -192,7 +192,7 @@ class Routing:
             for change in wave:
                 self._apply(change.switch, change.mac, change.hops)
             for name in sorted({change.switch for change in wave}):
-                self._switches[name].confirm_forwarding()
+                self._switches[name].confirm_if_connected()  # else it gets them later
             count += len(wave)
         for switch in self._switches.values():
             switch.drop_unused_groups()
@@ -214,11 +214,10 @@ def _flows(mac: str, hops: Hops | None) -> list[Flow]:
     if hops is None:
         return []
     host = ("eth_dst", mac)
-    plain = Flow(table=FORWARDING_TABLE, priority=_PRIORITY, match=(host,), ports=hops.buckets())
+    plain = Flow(priority=_PRIORITY, match=(host,), ports=hops.buckets())
     udp = (host, ("eth_type", _IPV4), ("ip_proto", _UDP))
     return [plain] + [
         Flow(
-            table=FORWARDING_TABLE,
             priority=_PRIORITY + 1,
             match=(*udp, ("udp_src", bits)),
             ports=hops.buckets(rotation),

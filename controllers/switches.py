@@ -4,57 +4,33 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controllers.framework import Datapath, hub
 from controllers.framework import ofproto_v1_3 as protocol
 from controllers.framework import ofproto_v1_3_parser as parser
-from controllers.impairments.base import MeterCounts, NotMeasuredError
 
 REPLY_TIMEOUT_S = 2.0
-_TRIES = 3
-_PAUSE_S = 0.1
 _WARN_AFTER_S = 5.0
 _log = logging.getLogger("controllers.switches")
 
-# A packet passes these tables in this order: impairments of packets that arrive at a port,
-# impairments of packets that leave for a host, forwarding.
-ARRIVING_TABLE, LEAVING_TABLE, FORWARDING_TABLE = 0, 1, 2
-
-_WHOLE_COOKIE = (1 << 64) - 1
-
 Match = tuple[tuple[str, Any], ...]
-Place = tuple[int, int, Match]
+Place = tuple[int, Match]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A flow entry. It meters, then goes on to a table or a port; else it drops."""
+    """A flow entry, which forwards to a port; of several a SELECT group chooses."""
 
-    # Of several `ports` a SELECT group chooses. `number` is the impairment's, and the cookie, by
-    # which the entry is removed; 0: a forwarding rule.
-
-    table: int
     priority: int
     match: Match = ()
-    meter: int | None = None
-    goto: int | None = None
-    ports: tuple[int, ...] = ()
-    number: int = 0
+    ports: tuple[int, ...]
 
     @property
     def place(self) -> Place:
-        return self.table, self.priority, self.match
-
-
-@dataclass(frozen=True, kw_only=True)
-class Meter:
-    """A meter with one drop band; `burst_kb` in thousands of bits, as OpenFlow has it."""
-
-    rate_kbps: int
-    burst_kb: int
+        return self.priority, self.match
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +59,6 @@ class Message:
 
     content: Any
     what: str
-    of_forwarding: bool = False
 
 
 def _barrier() -> Message:
@@ -93,41 +68,27 @@ def _barrier() -> Message:
 
 def _add_flow(flow: Flow, group: int | None) -> Message:
     """Replace any entry in the same place. `group` chooses where it has several ports."""
-    instructions: list[Any] = []
-    if flow.meter is not None:
-        instructions.append(parser.OFPInstructionMeter(flow.meter, protocol.OFPIT_METER))
-    if flow.ports:
-        output = parser.OFPActionOutput(flow.ports[0])
-        action = output if group is None else parser.OFPActionGroup(group)
-        instructions.append(parser.OFPInstructionActions(protocol.OFPIT_APPLY_ACTIONS, [action]))
-    if flow.goto is not None:
-        instructions.append(parser.OFPInstructionGotoTable(flow.goto))
+    output = parser.OFPActionOutput(flow.ports[0])
+    action = output if group is None else parser.OFPActionGroup(group)
     content = parser.OFPFlowMod(
         None,
-        cookie=flow.number,
-        table_id=flow.table,
         priority=flow.priority,
         match=parser.OFPMatch(**dict(flow.match)),
-        instructions=instructions,
+        instructions=[parser.OFPInstructionActions(protocol.OFPIT_APPLY_ACTIONS, [action])],
     )
-    return Message(content, f"flow {dict(flow.match)}", of_forwarding=not flow.number)
+    return Message(content, f"flow {dict(flow.match)}")
 
 
 def _remove_flow(flow: Flow) -> Message:
-    return _remove_flows(
-        of_forwarding=not flow.number,
-        table_id=flow.table,
-        command=protocol.OFPFC_DELETE_STRICT,
-        priority=flow.priority,
-        match=parser.OFPMatch(**dict(flow.match)),
-    )
+    match = parser.OFPMatch(**dict(flow.match))
+    which = {"command": protocol.OFPFC_DELETE_STRICT, "priority": flow.priority, "match": match}
+    return _remove_flows(**which)
 
 
-def _remove_flows(*, of_forwarding: bool = False, **which: Any) -> Message:
+def _remove_flows(**which: Any) -> Message:
     scope = {"table_id": protocol.OFPTT_ALL, "command": protocol.OFPFC_DELETE} | which
     anywhere = {"out_port": protocol.OFPP_ANY, "out_group": protocol.OFPG_ANY}
-    content = parser.OFPFlowMod(None, **scope, **anywhere)
-    return Message(content, "removal of flows", of_forwarding)
+    return Message(parser.OFPFlowMod(None, **scope, **anywhere), "removal of flows")
 
 
 def _add_group(number: int, ports: tuple[int, ...]) -> Message:
@@ -138,26 +99,13 @@ def _add_group(number: int, ports: tuple[int, ...]) -> Message:
         for port in ports
     ]
     how = (protocol.OFPGC_ADD, protocol.OFPGT_SELECT, number, buckets)
-    return Message(parser.OFPGroupMod(None, *how), "group", of_forwarding=True)
+    return Message(parser.OFPGroupMod(None, *how), "group")
 
 
 def _remove_group(number: int) -> Message:
     """Remove a group, and with it all flows that use it."""
     how: tuple[Any, ...] = (protocol.OFPGC_DELETE, protocol.OFPGT_SELECT, number, [])
-    return Message(parser.OFPGroupMod(None, *how), "removal of a group", of_forwarding=True)
-
-
-def _add_meter(number: int, meter: Meter) -> Message:
-    flags = protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS
-    band = parser.OFPMeterBandDrop(rate=meter.rate_kbps, burst_size=meter.burst_kb)
-    content = parser.OFPMeterMod(None, protocol.OFPMC_ADD, flags, number, [band])
-    return Message(content, "meter")
-
-
-def _remove_meter(number: int) -> Message:
-    """Remove a meter, and with it all flows that use it."""
-    content = parser.OFPMeterMod(None, protocol.OFPMC_DELETE, 0, number, [])
-    return Message(content, "removal of a meter")
+    return Message(parser.OFPGroupMod(None, *how), "removal of a group")
 
 
 def _set_port(port: int, address: str, *, up: bool) -> Message:
@@ -193,9 +141,6 @@ class _PendingReply:
         self.refusal = ""
 
 
-Refusals = dict[bool, list[str]]  # sentences, by whether they are of forwarding
-
-
 class Connection:
     """One connection of a switch; a refused message leaves a sentence in `refusals`."""
 
@@ -204,7 +149,7 @@ class Connection:
         """The connection that was made of it; None: of a switch that is not ours."""
         return getattr(datapath, "connection", None)
 
-    def __init__(self, switch: str, datapath: Datapath, refusals: Refusals) -> None:
+    def __init__(self, switch: str, datapath: Datapath, refusals: list[str]) -> None:
         self.switch = switch
         self.datapath = datapath
         self._refusals = refusals
@@ -237,28 +182,13 @@ class Connection:
         for confirmed_xid in before:
             self._unconfirmed.pop(confirmed_xid, None)
 
-    def ask(self, request: Callable[..., Any], what: str, *arguments: Any) -> list[Any]:
-        """Send a request, up to three times; return the body of its reply, all parts."""
-        for _ in range(_TRIES - 1):
-            try:
-                return self._ask_once(request(self.datapath, *arguments), what)
-            except (RefusedError, LateError) as error:
-                _log.warning("%s; asked again", error)
-                hub.sleep(_PAUSE_S)
-        return self._ask_once(request(self.datapath, *arguments), what)
-
     def ports(self) -> dict[int, PortState]:
-        ports = self.ask(parser.OFPPortDescStatsRequest, "its ports")
-        return {port.port_no: PortState.of(port) for port in ports}
-
-    def _ask_once(self, request: Any, what: str) -> list[Any]:
-        pending, xid = self._begin(request)
+        """Ask for the switch's ports; LateError: it does not answer in time."""
+        pending, xid = self._begin(parser.OFPPortDescStatsRequest(self.datapath))
         if not pending.done.wait(REPLY_TIMEOUT_S):
-            del self._pending[xid]
-            raise LateError(
-                f"{self.switch} did not answer a request for {what} within {REPLY_TIMEOUT_S:g} s"
-            )
-        return self._end(pending, xid, f"a request for {what}")
+            raise LateError(f"{self.switch} did not name its ports within {REPLY_TIMEOUT_S:g} s")
+        parts = self._end(pending, xid, "a request for its ports")
+        return {port.port_no: PortState.of(port) for port in parts}
 
     def _begin(self, request: Any) -> tuple[_PendingReply, int]:
         if not self._is_open:
@@ -294,9 +224,8 @@ class Connection:
             pending.refusal = why
             pending.done.set()
         elif (refused := self._unconfirmed.pop(message.xid, None)) is not None:
-            sentence = f"{self.switch} refused {refused.what}: {why}"
-            self._refusals[refused.of_forwarding].append(sentence)
-            _log.error("%s", sentence)
+            self._refusals.append(f"{self.switch} refused {refused.what}: {why}")
+            _log.error("%s", self._refusals[-1])
         else:
             _log.warning("%s reports an error about nothing sent from here: %s", self.switch, why)
 
@@ -317,13 +246,8 @@ class Switch:
         self._addresses: dict[int, str] = {}  # of the ports
         self._flows: dict[Place, Flow] = {}
         self._groups: dict[tuple[int, ...], int] = {}  # that the connection has made, by ports
-        self._meters: dict[int, Meter] = {}
-        # The connection on which a meter has counted from its begin.
-        self._counting: dict[int, Connection] = {}
         self._ports: dict[int, bool] = {}  # that an impairment sets: whether up
-        self._refusals: Refusals = {True: [], False: []}
-        for table in range(ARRIVING_TABLE, FORWARDING_TABLE):
-            self.put(Flow(table=table, priority=1, goto=table + 1))
+        self._refusals: list[str] = []
 
     # The plan
 
@@ -337,27 +261,10 @@ class Switch:
             self._flows.pop(flow.place, None)
         self._send([_remove_flow(flow) for flow in flows])
 
-    def drop_numbered(self, number: int) -> None:
-        self._flows = {place: flow for place, flow in self._flows.items() if flow.number != number}
-        self._send([_remove_flows(cookie=number, cookie_mask=_WHOLE_COOKIE)])
-
     def drop_unused_groups(self) -> None:
         used = {flow.ports for flow in self._flows.values()}
         unused = [self._groups.pop(ports) for ports in set(self._groups) - used]
         self._send([_remove_group(number) for number in unused])
-
-    def put_meter(self, number: int, meter: Meter) -> None:
-        self._meters[number] = meter
-        if self._connection is not None:
-            self._counting[number] = self._connection
-        self._send([_add_meter(number, meter)])
-
-    def drop_meter(self, number: int) -> None:
-        """Remove a meter, and with it all flows that use it."""
-        self._meters.pop(number, None)
-        self._counting.pop(number, None)
-        self._flows = {place: flow for place, flow in self._flows.items() if flow.meter != number}
-        self._send([_remove_meter(number)])
 
     def set_port(self, port: int, *, up: bool) -> None:
         """Take a port down or up, now or as soon as the switch connects."""
@@ -365,20 +272,6 @@ class Switch:
         if self._connection is not None and port not in self._addresses:
             raise SwitchError(f"switch {self.name} has no port {port}")
         self._send([_set_port(port, self._addresses.get(port, ""), up=up)])
-
-    def meter_counts(self, number: int) -> MeterCounts:
-        connection = self._connection
-        if connection is None or self._counting.get(number) is not connection:
-            raise NotMeasuredError(f"{self.name} has reconnected, and its meter counts anew")
-        try:
-            body = connection.ask(parser.OFPMeterStatsRequest, "the counts of a meter", 0, number)
-        except SwitchError as error:
-            raise NotMeasuredError(str(error)) from None
-        return MeterCounts(
-            packets=sum(part.packet_in_count for part in body),
-            size_bytes=sum(part.byte_in_count for part in body),
-            dropped=sum(band.packet_band_count for part in body for band in part.band_stats),
-        )
 
     # The connection
 
@@ -399,8 +292,6 @@ class Switch:
         self._connection = connection
         self._addresses = {number: port.address for number, port in ports.items()}
         self._groups = {}
-        for number in self._meters:
-            self._counting.setdefault(number, connection)
         # One piece, in which nothing else comes between: so the switch forwards nothing for a
         # moment alone, and no change of the plan is lost.
         connection.send(
@@ -408,9 +299,6 @@ class Switch:
                 _remove_flows(),
                 _barrier(),
                 _remove_group(protocol.OFPG_ALL),
-                _remove_meter(protocol.OFPM_ALL),
-                _barrier(),
-                *(_add_meter(*meter) for meter in self._meters.items()),
                 _barrier(),
                 *self._installation(self._flows.values()),
                 *self._port_changes(ports),
@@ -418,8 +306,7 @@ class Switch:
         )
         self._connected.set()
         connection.barrier()
-        self._raise_refusals(of_forwarding=True)
-        self._raise_refusals(of_forwarding=False)
+        self._raise_refusals()
 
     def closed(self, connection: Connection) -> bool:
         """Note that a connection has ended; return whether it was the present one."""
@@ -431,34 +318,26 @@ class Switch:
         return True
 
     def confirm(self) -> None:
-        """Return when the switch has processed everything sent before; wait until it connects.
-
-        Raises:
-            RefusedError: it refused a message of an impairment, whichever it is.
-        """
-        while not self._confirmed():
+        """Return when the switch has processed everything; wait until it connects."""
+        while not self.confirm_if_connected():
             while not self._connected.wait(_WARN_AFTER_S):
                 _log.warning("switch %s is not connected: something waits for it", self.name)
-        self._raise_refusals(of_forwarding=False)
 
-    def confirm_forwarding(self) -> None:
-        """Do the same for forwarding rules, if it is connected; else it gets them later."""
-        self._confirmed()
-        self._raise_refusals(of_forwarding=True)
-
-    def _confirmed(self) -> bool:
+    def confirm_if_connected(self) -> bool:
+        """Do the same, unless it is not connected: False. RefusedError: it refused a message."""
         if self._connection is None:
             return False
         try:
             self._connection.barrier()
         except ClosedError:
             return False
+        self._raise_refusals()
         return True
 
-    def _raise_refusals(self, *, of_forwarding: bool) -> None:
-        if refusals := self._refusals[of_forwarding]:
-            first, *others = refusals
-            refusals.clear()
+    def _raise_refusals(self) -> None:
+        if self._refusals:
+            first, *others = self._refusals
+            self._refusals.clear()
             raise RefusedError(f"{first} (and {len(others)} more)" if others else first)
 
     def _send(self, messages: list[Message]) -> None:

@@ -3,9 +3,7 @@
 To add one: a file here with an `ImpairmentParameters` and an `Impairment[ThoseParameters]`
 (`begin`, `end`, `effect`; `self.lab` is what it may use), and a line in `KINDS`. One that asks
 nothing but what `LabAccess` has in virtual time is simulated by its name in
-`testbed.run.simulated_impairments`. One that drops packets in a switch, or changes its flow
-entries, is also accounted for in `testbed.verdict.conservation`. May import `testbed.lab`,
-`testbed.shared` and `topologies`.
+`testbed.run.simulated_impairments`. May import `testbed.lab`, `testbed.shared`, `topologies`.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from contextlib import nullcontext
 from typing import Annotated, Any, cast, get_args
 
 from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
-from controllers.impairments.flow import Blackout, Police
 from controllers.impairments.host import Crash, Straggler
 from controllers.impairments.link import Burst, Delay, LinkDown, Queue
 from controllers.impairments.loss import Loss, SenderDrop
@@ -31,8 +28,6 @@ KINDS: Registry[Impairment[Any]] = Registry(
         "loss": Loss,
         "sender-drop": SenderDrop,
         "burst": Burst,
-        "police": Police,
-        "blackout": Blackout,
         "queue": Queue,
         "delay": Delay,
         "trace": Trace,

@@ -364,33 +364,6 @@ class NotMeasuredError(RuntimeError):
     """An effect cannot be measured; the message says why, in one line."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeterCounts:
-    """Packets and bytes that reached a meter, and packets that it dropped."""
-
-    packets: int
-    size_bytes: int
-    dropped: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metering:
-    """Meters matching packets of a switch before they are forwarded; with `drop` none of them is.
-
-    What also matches one of `spared` passes by. Of two for a packet, that with the larger `above`
-    wins. Those that match `in_port` come first; packets that they pass then meet the others.
-    """
-
-    switch: str
-    match: Mapping[str, Any]
-    number: int
-    rate_bps: int
-    burst_bytes: int
-    drop: bool = False
-    above: int = 0
-    spared: Sequence[Mapping[str, Any]] = ()
-
-
 class ArrivalFilter(Protocol):
     """Loses the packets of a table where they arrive, while it is in force."""
 
@@ -442,36 +415,16 @@ class LabAccess(ABC):
         """Wait, while the controller does other work."""
 
     @abstractmethod
-    def barrier(self, switch: str) -> None:
-        """Wait until the switch has processed everything; ConnectionError: it refused a message."""
-
-    @abstractmethod
-    def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        """Take a port down or up (OpenFlow port-mod); a constructor must have set it up."""
-
-    @abstractmethod
     def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> ArrivalFilter:
         """Make a filter that loses the packets of a table as they arrive from a neighbour."""
 
-    @abstractmethod
-    def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
-        """Number a meter for these packets, by `unique`. Call it in a constructor."""
+    def barrier(self, switch: str) -> None:
+        """Wait until the switch has processed everything; ConnectionError: it refused a message."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def meter_flow(self, metering: Metering) -> None:
-        """Begin to meter."""
-
-    @abstractmethod
-    def end_metering(self, switch: str, number: int) -> None:
-        """Let all packets pass. The meter counts on, what the switch still sends by its cache."""
-
-    @abstractmethod
-    def meter_counts(self, switch: str, number: int) -> MeterCounts:
-        """Count what reached the meter, exactly; NotMeasuredError: the switch does not say."""
-
-    @abstractmethod
-    def remove_meter(self, switch: str, number: int) -> None:
-        """Remove a meter."""
+    def set_port(self, switch: str, port: int, *, up: bool) -> None:
+        """Take a port down or up (OpenFlow port-mod); a constructor must have set it up."""
+        raise NotImplementedError
 
     def readable(self, descriptor: int, timeout_s: float | None) -> bool:
         """Wait until a file descriptor is readable; return False after the timeout."""
@@ -499,8 +452,7 @@ class Impairment(ABC, Generic[ParametersT]):
 
     `burst`: `frames_sent` left its switch port. `loss`: `dropped` of `met` at the
     receiving end, as the `model` of its parameters says. `sender-drop`: the same, but they never
-    left. `police`, `blackout`: `dropped` by a meter or flow entry. `link-down`: queues were
-    emptied. `crash`: it killed a process of the workload.
+    left. `link-down`: queues were emptied. `crash`: it killed a process of the workload.
     """
     changes_rates: ChangesRates = "anywhere"
     """The links that may have another rate than the configured one while it is in force.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _VERSION = 4
 _HELLO, _ERROR, _MULTIPART_REQUEST, _MULTIPART_REPLY = 0, 1, 18, 19
-_FLOW, _TABLE, _GROUP, _GROUP_DESC, _METER = 1, 3, 6, 7, 9
+_FLOW, _TABLE, _GROUP, _GROUP_DESC = 1, 3, 6, 7
 _MORE = 1
 _APPLY_ACTIONS, _WRITE_ACTIONS, _OUTPUT = 4, 3, 0
 # By so much may the switch's own clock, which it reads once a turn, be behind.
@@ -30,7 +30,6 @@ _FLOW_REQUEST = struct.Struct("!B3xII4xQQHH4x")
 _FLOW_FACTS = struct.Struct("!HBxIIHHHH4xQQQ")
 _TABLE_FACTS = struct.Struct("!B3xIQQ")
 _GROUP_FACTS = struct.Struct("!H2xII4xQQII")
-_METER_FACTS = struct.Struct("!IH6xIQQII")
 _COUNTS = struct.Struct("!QQ")
 _TYPE_AND_LENGTH = struct.Struct("!HH")
 
@@ -107,14 +106,6 @@ class Statistics(AbstractContextManager["Statistics"]):
             counts = _COUNTS.iter_unpack(entry[_GROUP_FACTS.size :])
             packets[number] = [count for count, _ in counts]
         return packets
-
-    def meter_drops(self) -> int:
-        """Count the packets that the bands of all meters dropped."""
-        body, drops = self._ask(_METER, struct.pack("!I4x", _ANY)), 0
-        for entry in _sized(body, length_at=4):
-            bands = _COUNTS.iter_unpack(entry[_METER_FACTS.size :])
-            drops += sum(packets for packets, _ in bands)
-        return drops
 
     def _ask(self, kind: int, request: bytes = b"") -> bytes:
         """Return the bodies of all parts of an answer."""

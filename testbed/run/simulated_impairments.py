@@ -11,13 +11,11 @@ import numpy as np
 
 from controllers import impairments
 from controllers.impairments import Effect, Impairment, ImpairmentParameters
-from controllers.impairments.base import STILL_IN_FORCE, LabAccess, MeterCounts, Metering
-from controllers.impairments.flow import BlackoutParameters
+from controllers.impairments.base import STILL_IN_FORCE, LabAccess
 from controllers.impairments.host import StragglerParameters
 from controllers.impairments.link import BurstParameters, direction
 from controllers.impairments.loss import LossParameters
 from controllers.timeline import Occurrence, Timeline, write_record
-from testbed.lab import paths
 from testbed.lab.delay import DelaySettings
 from testbed.lab.kernel.shaping import LinkShape
 from testbed.lab.link_control import LinkControl
@@ -26,13 +24,13 @@ from testbed.lab.paced_frames import clump_frames
 from testbed.run.simulated_network import SimulatedNetwork
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.simulate.engine import Simulation
-from testbed.simulate.link import Batch, Flags, Gate, Meter, Train, depart
+from testbed.simulate.link import Batch, Flags, Gate, Train, depart
 from testbed.simulate.peer import Arrivals
 
 _TICK_S = 0.001
 _OF_THE_LAB = (
-    *("loss", "sender-drop", "blackout", "police", "queue"),
-    *("delay", "trace", "straggler"),
+    *("loss", "sender-drop", "queue", "delay"),
+    *("trace", "straggler"),
 )
 
 
@@ -105,8 +103,6 @@ class SimulatedAccess(LabAccess):
         super().__init__(simulated.info, links, records=records, shared=shared)
         self.clock = clock
         self.simulated = simulated
-        self._metered: dict[int, Gate] = {}
-        self._meters: dict[int, Meter] = {}
 
     def now_s(self) -> float:
         return self.clock.now_s
@@ -114,49 +110,10 @@ class SimulatedAccess(LabAccess):
     def sleep(self, duration_s: float) -> None:
         pass
 
-    def barrier(self, switch: str) -> None:
-        pass
-
-    def set_port(self, switch: str, port: int, *, up: bool) -> None:
-        raise NotImplementedError  # `link-down` is refused
-
-    def _neighbour(self, switch: str, port: int) -> str:
-        return next(
-            str(other["node"])
-            for _, own, other in paths.directions(self.network)
-            if (own["node"], own["number"]) == (switch, port)
-        )
-
     def arrival_filter(self, sender: str, receiver: str, table: LossTable) -> SimulatedFilter:
         if receiver in self.network["switches"]:
-            return SimulatedFilter(self.simulated.gate(sender, receiver, behind=True), table)
+            return SimulatedFilter(self.simulated.gate(sender, receiver), table)
         return SimulatedFilter(self.simulated.arrivals[receiver], table)
-
-    def prepare_meter(self, switch: str, match: Mapping[str, Any]) -> int:
-        number = self.unique()
-        if "in_port" in match:
-            ends = self._neighbour(switch, match["in_port"]), switch
-        else:
-            macs = {host.mac: name for name, host in self.hosts.items()}
-            ends = switch, macs[match["eth_dst"]]
-        self._metered[number] = self.simulated.gate(*ends, behind="in_port" in match)
-        return number
-
-    def meter_flow(self, metering: Metering) -> None:
-        """Only data comes there, so nothing of it is spared."""
-        bucket = {"rate_bps": metering.rate_bps, "burst_bytes": metering.burst_bytes}
-        meter = self._meters[metering.number] = Meter(self.clock, drop=metering.drop, **bucket)
-        self._metered[metering.number].add_meter(meter)
-
-    def end_metering(self, switch: str, number: int) -> None:
-        self._metered[number].remove_meter(self._meters[number])
-
-    def meter_counts(self, switch: str, number: int) -> MeterCounts:
-        meter = self._meters[number]
-        return MeterCounts(packets=meter.sent, size_bytes=meter.sent_bytes, dropped=meter.dropped)
-
-    def remove_meter(self, switch: str, number: int) -> None:
-        del self._meters[number]
 
 
 class SimulatedBurst(Impairment[BurstParameters]):
@@ -208,7 +165,7 @@ def lacking(entry: Mapping[str, Any], *, carrier: str) -> str:
     parameters: ImpairmentParameters = impairments.read(dict(entry))
     if parameters.of_our_transport and carrier == "tcp":
         return f"kind {kind!r}: the kernel sends the packets of TCP; valid: arms of udp"
-    if isinstance(parameters, LossParameters | BlackoutParameters) and not parameters.spare_control:
+    if isinstance(parameters, LossParameters) and not parameters.spare_control:
         return "spare_control: control messages are never lost when simulated; valid: true"
     if isinstance(parameters, StragglerParameters) and parameters.resource == "cpu":
         return "resource: 'cpu' is not simulated; valid: link"

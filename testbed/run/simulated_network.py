@@ -143,8 +143,7 @@ class SimulatedNetwork:
         self._routes = Routes(self.info, seed=seed)
         self._spray = spray
         self._ways: dict[Hop, Way] = {}  # by their two hosts
-        self._before: dict[Hop, Gate] = {}
-        self._behind: dict[Hop, Gate] = {}
+        self._gates: dict[Hop, Gate] = {}
         draws = iter(np.random.SeedSequence([seed, 7]).generate_state(2 * len(info.links)).tolist())
         for link in info.links:
             for sender, receiver in _both([link.first.node, link.second.node]):
@@ -185,14 +184,14 @@ class SimulatedNetwork:
         way.links, way.paths = paths[0], paths if len(paths) > 1 else ()
 
     def _with_gates(self, hops: Sequence[Hop]) -> list[Link]:
-        stages: Sequence[Mapping[Hop, Link]] = (self._before, self.links, self._behind)
+        stages: Sequence[Mapping[Hop, Link]] = (self.links, self._gates)
         return [stage[hop] for hop in hops for stage in stages if hop in stage]
 
-    def gate(self, sender: str, receiver: str, *, behind: bool) -> Gate:
-        """The gate behind a direction or before its queue; made before anything is sent."""
-        gates, hop = self._behind if behind else self._before, (sender, receiver)
-        if hop not in gates:
-            gates[hop] = Gate(self._simulation)
+    def gate(self, sender: str, receiver: str) -> Gate:
+        """The gate behind a direction; made before anything is sent."""
+        hop = sender, receiver
+        if hop not in self._gates:
+            self._gates[hop] = Gate(self._simulation)
             for ends in self._ways:
                 self._route(*ends)
-        return gates[hop]
+        return self._gates[hop]

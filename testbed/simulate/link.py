@@ -440,56 +440,12 @@ class Link:
         return places[~lost]
 
 
-class Meter(Link):
-    """A token bucket: a queue of its bytes has room whenever the bucket has tokens."""
-
-    def __init__(
-        self, simulation: Simulation, *, rate_bps: float, burst_bytes: float, drop: bool
-    ) -> None:
-        """With `drop` nothing passes, and all counts as met."""
-        super().__init__(simulation, rate_bps=rate_bps, delay_s=0.0, queue_bytes=burst_bytes)
-        self._drop = drop
-        self.sent_bytes = 0
-
-    def keeps(self, arrivals_s: Floats, sizes: float | Floats) -> Flags:
-        count = len(arrivals_s)
-        self.sent += count
-        self.sent_bytes += int(np.sum(np.broadcast_to(sizes, (count,))))
-        if self._drop:
-            self.dropped += count
-            return np.zeros(count, np.bool_)
-        entered, _ = self._queue(arrivals_s, sizes)
-        return np.ones(count, np.bool_) if entered is None else entered
-
-
 class Gate(Link):
-    """A link without a rate, a queue and a delay, whose filters and meters see all that passes.
-
-    Each is behind those that are there when it is added.
-    """
+    """A link without a rate, a queue and a delay, whose filters see all that passes."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation, rate_bps=math.inf, delay_s=0.0)
         self._filters: list[Filter] = []
-        self._meters: list[Meter] = []
-
-    def add_meter(self, meter: Meter) -> None:
-        self.catch_up()
-        self._meters.append(meter)
-
-    def remove_meter(self, meter: Meter) -> None:
-        self.catch_up()
-        self._meters.remove(meter)
-
-    def _queue(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
-        entered, leaves_s = super()._queue(arrivals_s, sizes)
-        for meter in self._meters:
-            if entered is None:
-                entered = meter.keeps(arrivals_s, sizes)
-            elif entered.any():
-                some = sizes if isinstance(sizes, float) else sizes[entered]
-                entered[entered] = meter.keeps(arrivals_s[entered], some)
-        return entered, leaves_s
 
     def add_filter(self, keeps: Filter) -> None:
         self.catch_up()

@@ -20,7 +20,7 @@ from testbed.verdict.gates import Finding, worst
 #          sent by the shaper = arrived at the far end + drops that were counted on the way
 # Switch:  arrived = looked up in the first table
 #          looked up + bursts = sent by all shapers + refused by all queues + table misses
-#                                   + dropped by flows and meters
+#                                   + dropped by flows
 # Host:    came to the IP layer = delivered + counted as an error
 #
 # What cannot be known is bounded, and the ledger has the bound (`hidden`):
@@ -116,7 +116,7 @@ class SwitchLedger(_Ledger):
         arrived: packets that Open vSwitch took from its ports.
         packet_outs: frames that bursts sent to its ports.
         table_misses: packets that no flow entry matched.
-        dropped: packets that flow entries and meters dropped.
+        dropped: packets that flow entries dropped.
         queue_drops: packets that the queues of its ports refused.
         sent: packets that left the shapers of its ports.
         hidden: how many packets could have vanished here unseen.
@@ -304,16 +304,10 @@ class _Differences:
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
         looked_up = after.entered - before.entered
         packet_outs = sum(self._burst_frames(port) for _, port in ends)
-        flow_drops = self._dropped_by("blackout", name)
-        if flow_drops is None:
-            old = {flow.identity: flow.packets for flow in before.flows}
-            flow_drops = sum(
-                flow.packets - old.get(flow.identity, 0) for flow in after.flows if flow.drops
-            )
-        meter_drops = self._dropped_by("police", name)
-        if meter_drops is None:
-            meter_drops = max(0, after.meter_drops - before.meter_drops)
-        dropped = flow_drops + meter_drops
+        old = {flow.identity: flow.packets for flow in before.flows}
+        dropped = sum(
+            flow.packets - old.get(flow.identity, 0) for flow in after.flows if flow.drops
+        )
         offered = looked_up + packet_outs - misses - dropped
         hidden = 0
         missing = offered - queue.sent - queue.drops - queue.filtered  # the link's business
@@ -416,7 +410,7 @@ class _Differences:
             return self._after.filter_drops.get(host, 0) - self._before.filter_drops.get(host, 0)
         # a switch: by an XDP program, whose owner alone can read its counter
         way = f"{sender.node}->{receiver.node}"
-        return self._sum("loss", "dropped", lambda event: event.get("target") == way) or 0
+        return self._sum("loss", "dropped", lambda event: event.get("target") == way)
 
     def _ends(self, switch: str) -> Iterable[tuple[LinkEnds, Port]]:
         for link in self._network.links:
@@ -425,11 +419,7 @@ class _Differences:
                     yield link, end
 
     def _offered(self, port: Port) -> _Offered:
-        # Entries that came or went meanwhile took packets that cannot be told, and those of some
-        # impairments may let packets pass while they come and go.
-        if port.node not in self._network.switches or any(
-            self._dropped_by(kind, port.node) is not None for kind in ("police", "blackout")
-        ):
+        if port.node not in self._network.switches:
             return _Offered(None, exact=False)
         before, after = (counters.switches[port.node] for counters in (self._before, self._after))
         total = self._burst_frames(port)
@@ -448,24 +438,14 @@ class _Differences:
 
     def _burst_frames(self, port: Port) -> int:
         place = port.node, port.number
-        return self._sum("burst", "frames_sent", lambda event: self._target(event) == place) or 0
+        return self._sum("burst", "frames_sent", lambda event: self._target(event) == place)
 
-    def _dropped_by(self, kind: str, switch: str) -> int | None:
-        """Count packets that a kind dropped in a switch; None: there was no such impairment."""
-
-        def is_here(event: Mapping[str, Any]) -> bool:
-            named = (event.get("details") or {}).get("switch")
-            return bool((named or self._target(event)[0]) == switch)
-
-        return self._sum(kind, "dropped", is_here)
-
-    def _sum(self, kind: str, key: str, is_here: Callable[[Mapping[str, Any]], bool]) -> int | None:
-        counts = [
+    def _sum(self, kind: str, key: str, is_here: Callable[[Mapping[str, Any]], bool]) -> int:
+        return sum(
             int(event.get(key) or 0)
             for event in self._ends_of_impairments
             if event.get("counts_as") == kind and is_here(event)
-        ]
-        return sum(counts) if counts else None
+        )
 
     def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
         target = str(event.get("target") or event.get("host"))

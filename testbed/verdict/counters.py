@@ -35,7 +35,6 @@ class SwitchCounters:
     flows: list[Flow]
     bucket_ports: dict[int, list[tuple[int, ...]]]
     bucket_packets: dict[int, list[int]]
-    meter_drops: int
 
 
 class PortSockets:
@@ -90,7 +89,6 @@ def read_switches(switches: Iterable[str], *, last: bool = False) -> dict[str, S
                 flows=statistics.flows(),
                 bucket_ports=statistics.bucket_ports(),
                 bucket_packets=statistics.bucket_packets(),
-                meter_drops=statistics.meter_drops(),
             )
     return counters
 

@@ -14,42 +14,39 @@ import pytest
 from controllers import switches as switching
 from controllers.framework import hub, ofproto_v1_3
 from controllers.impairment_runner import ControllerLabAccess
-from controllers.impairments.base import Metering, NotMeasuredError
 from controllers.routing import Routing
 from controllers.switches import (
-    FORWARDING_TABLE,
     ClosedError,
     Connection,
     Flow,
+    LateError,
     RefusedError,
     Switch,
     parser,
 )
 
-_PORT_MOD, _GROUP_MOD, _MULTIPART, _BARRIER, _METER_MOD, _FLOW_MOD = 16, 15, 18, 20, 29, 14
-FLOW_FAILED, GROUP_FAILED, METER_FAILED = 5, 6, 12
+_PORT_MOD, _GROUP_MOD, _MULTIPART, _BARRIER, _FLOW_MOD = 16, 15, 18, 20, 14
+FLOW_FAILED, GROUP_FAILED = 5, 6
 
 
 class FakeSwitch:
     """It keeps what a switch holds; each connection of it is a `FakeDatapath`.
 
     Attributes:
-        flows: (table, priority, match) -> (cookie, instructions), both in Ryu's words.
-        groups, meters: number -> what was added.
+        flows: (priority, match) -> instructions, both in Ryu's words.
+        groups: number -> what was added.
         down: ports that were taken down; `dead`: those without a carrier.
         refuse: decides by a message's type and body whether it is refused: error type and code.
-        mute: a reply to such a request is not sent, so many times.
+        mute: requests for ports are not answered.
     """
 
     def __init__(self) -> None:
-        self.flows: dict[tuple[int, int, str], tuple[int, str]] = {}
+        self.flows: dict[tuple[int, str], str] = {}
         self.groups: dict[int, bytes] = {}
-        self.meters: dict[int, bytes] = {}
         self.down: set[int] = set()
         self.dead: set[int] = set()
         self.refuse: Callable[[int, bytes], tuple[int, int] | None] = lambda *_: None
-        self.mute: dict[int, int] = {}
-        self.counted = 0
+        self.mute = False
 
     def connect(self, switch: Switch) -> Connection:
         """A new connection, by which the switch is brought back to its plan."""
@@ -65,56 +62,43 @@ class FakeSwitch:
             return self._flow(whole)
         if kind == _GROUP_MOD:
             command, number = struct.unpack_from("!H2xI", body)
-            return self._numbered(self.groups, command, number, body, (GROUP_FAILED, 0))
-        if kind == _METER_MOD:
-            command, number = struct.unpack_from("!H2xI", body)
-            return self._numbered(self.meters, command, number, body, (METER_FAILED, 1))
+            return self._group(command, number, body)
         if kind == _PORT_MOD:
             port, config = struct.unpack_from("!I12xI", body)
             (self.down.add if config & 1 else self.down.discard)(port)
         if kind == _MULTIPART:
-            return self._statistics(*struct.unpack_from("!H", body))
+            return None if self.mute else self._ports()
         return [] if kind == _BARRIER else None
 
     def _flow(self, whole: bytes) -> tuple[int, int] | None:
         message = parser.OFPFlowMod.parser(DATAPATH, 4, _FLOW_MOD, len(whole), 0, whole)
-        place = (message.table_id, message.priority, str(message.match))
+        place = (message.priority, str(message.match))
         if message.command == ofproto_v1_3.OFPFC_ADD:
             text = str([instruction.to_jsondict() for instruction in message.instructions])
             for instruction in message.instructions:
                 for action in getattr(instruction, "actions", []):
                     if getattr(action, "group_id", None) not in (None, *self.groups):
                         return FLOW_FAILED, 0  # it has no such group
-            self.flows[place] = message.cookie, text
+            self.flows[place] = text
             return None
-        strict = message.command == ofproto_v1_3.OFPFC_DELETE_STRICT
-        for key, (cookie, _) in list(self.flows.items()):
-            by_cookie = cookie & message.cookie_mask == message.cookie & message.cookie_mask
-            if by_cookie and (not strict or key == place):
-                del self.flows[key]
-        return None
-
-    @staticmethod
-    def _numbered(
-        held: dict[int, bytes], command: int, number: int, body: bytes, exists: tuple[int, int]
-    ) -> tuple[int, int] | None:
-        if command == 0 and number in held:
-            return exists
-        if command == 0:
-            held[number] = body
-        elif number in (ofproto_v1_3.OFPG_ALL, ofproto_v1_3.OFPM_ALL):
-            held.clear()
+        if message.command == ofproto_v1_3.OFPFC_DELETE_STRICT:
+            self.flows.pop(place, None)
         else:
-            held.pop(number, None)
+            self.flows.clear()
         return None
 
-    def _statistics(self, kind: int) -> list[Any] | None:
-        if self.mute.get(kind, 0):
-            self.mute[kind] -= 1
-            return None
-        if kind == ofproto_v1_3.OFPMP_METER:
-            counts = {"packet_in_count": self.counted, "byte_in_count": 0, "band_stats": []}
-            return [SimpleNamespace(**counts)]
+    def _group(self, command: int, number: int, body: bytes) -> tuple[int, int] | None:
+        if command == 0 and number in self.groups:
+            return GROUP_FAILED, 0
+        if command == 0:
+            self.groups[number] = body
+        elif number == ofproto_v1_3.OFPG_ALL:
+            self.groups.clear()
+        else:
+            self.groups.pop(number, None)
+        return None
+
+    def _ports(self) -> list[Any]:
         return [
             SimpleNamespace(
                 port_no=number,
@@ -129,12 +113,11 @@ class FakeSwitch:
         """All that it holds, where the numbers of groups and their order do not matter."""
         groups = {number: body[8:] for number, body in self.groups.items()}
         flows = {}
-        for place, (cookie, text) in self.flows.items():
+        for place, text in self.flows.items():
             for number, body in groups.items():
                 text = text.replace(f"'group_id': {number}", body.hex())
-            flows[place] = cookie, text
-        meters = {number: body[2:] for number, body in self.meters.items()}
-        return flows, sorted(groups.values()), meters, set(self.down)
+            flows[place] = text
+        return flows, sorted(groups.values()), set(self.down)
 
 
 class FakeDatapath:
@@ -201,10 +184,6 @@ def diamond() -> dict[str, Any]:
     }
 
 
-def access_of(switches: dict[str, Switch]) -> ControllerLabAccess:
-    return ControllerLabAccess({"hosts": {}, "links": []}, switches, Path(), Path())
-
-
 class Fabric:
     """A network of fake switches that routing looks after."""
 
@@ -213,7 +192,8 @@ class Fabric:
         self.switches = {name: Switch(name) for name in network["switches"]}
         self.routing = Routing(network, self.switches, lambda _: None)
         self.fakes = {name: FakeSwitch() for name in self.switches}
-        self.lab = access_of(self.switches)
+        nothing: dict[str, Any] = {"hosts": {}, "links": []}
+        self.lab = ControllerLabAccess(nothing, self.switches, Path(), Path())
 
     def connect(self, name: str) -> None:
         """As the application does it."""
@@ -226,8 +206,8 @@ class Fabric:
 
     def ports_towards(self, switch: str, host: str) -> str:
         """It returns the instructions of the plain entry for a host, in Ryu's words."""
-        for (table, priority, match), (_, text) in self.fakes[switch].flows.items():
-            if (table, priority) == (FORWARDING_TABLE, 10) and MACS[host] in match:
+        for (priority, match), text in self.fakes[switch].flows.items():
+            if priority == 10 and MACS[host] in match:
                 return text
         return ""
 
@@ -239,39 +219,22 @@ def fabric() -> Fabric:
     return made
 
 
-def blackout(lab: ControllerLabAccess, switch: str, number: int, mac: str) -> None:
-    lab.meter_flow(
-        Metering(
-            switch=switch,
-            match={"eth_dst": mac},
-            number=number,
-            rate_bps=1_000_000,
-            burst_bytes=125,
-            drop=True,
-        )
-    )
+ENTRY = Flow(priority=20, match=(("eth_dst", MACS["b"]),), ports=(1,))
 
 
 @pytest.mark.parametrize("loses", ["everything", "nothing"])
 def test_a_switch_that_returns_has_what_is_in_force_now(fabric, loses):
     lab = fabric.lab
-    blackout(lab, "s1", 1, MACS["b"])
-    blackout(lab, "s1", 2, MACS["a"])
     lab.set_port("s1", 2, up=False)
     fabric.routing.ports_are("s1", {2: False})
     planned = fabric.fakes["s1"].contents()
-    assert planned[3] == {2}
+    assert planned[2] == {2}
     if loses == "everything":
         fabric.fakes["s1"] = FakeSwitch()
     fabric.connect("s1")
     assert fabric.fakes["s1"].contents() == planned
-    lab.end_metering("s1", 1)
-    lab.remove_meter("s1", 1)
     lab.set_port("s1", 2, up=True)
     fabric.connect("s1")
-    cookies = {cookie for cookie, _ in fabric.fakes["s1"].flows.values()}
-    assert cookies == {0, 2}
-    assert set(fabric.fakes["s1"].meters) == {2}
     assert fabric.fakes["s1"].down == set()
 
 
@@ -301,14 +264,14 @@ def test_a_link_that_is_down_when_a_switch_connects_is_known():
 
 def test_a_refusal_is_raised_once_in_the_words_of_the_specification(fabric):
     fabric.fakes["s1"].refuse = lambda kind, _: (FLOW_FAILED, 1) if kind == 14 else None
-    blackout(fabric.lab, "s1", 1, MACS["b"])
+    fabric.switches["s1"].put(ENTRY)
     fabric.lab.barrier("s2")
     with pytest.raises(RefusedError, match=rf"^s1 refused flow .*{MACS['b']}.*: OFPFMFC_TABLE_F"):
         fabric.lab.barrier("s1")
     fabric.lab.barrier("s1")
-    fabric.fakes["s1"].refuse = lambda kind, _: (77, 5) if kind == 29 else None
-    fabric.lab.remove_meter("s1", 1)
-    with pytest.raises(RefusedError, match="removal of a meter: OpenFlow error type 77 code 5"):
+    fabric.fakes["s1"].refuse = lambda kind, _: (77, 5) if kind == 16 else None
+    fabric.lab.set_port("s1", 2, up=False)
+    with pytest.raises(RefusedError, match="change of port 2: OpenFlow error type 77 code 5"):
         fabric.lab.barrier("s1")
     # So it is with the plan of a switch that returns.
     fabric.fakes["s1"].refuse = lambda kind, _: (6, 3) if kind == 15 else None
@@ -316,56 +279,18 @@ def test_a_refusal_is_raised_once_in_the_words_of_the_specification(fabric):
         fabric.connect("s1")
 
 
-def test_forwarding_and_impairments_learn_their_own_refusals(fabric):
-    switch, fake = fabric.switches["s1"], fabric.fakes["s1"]
-    fake.refuse = lambda kind, body: (FLOW_FAILED, 1) if kind == 14 and body[16] < 2 else None
-    blackout(fabric.lab, "s1", 1, MACS["b"])
-    fabric.routing.ports_are("s1", {3: False})
-    with pytest.raises(RefusedError, match="s1 refused flow"):
-        fabric.lab.barrier("s1")
-    fake.refuse = lambda kind, _: (FLOW_FAILED, 1) if kind == 14 else None
-    switch.put(Flow(table=FORWARDING_TABLE, priority=10, ports=(1,)))
-    fabric.lab.barrier("s1")
-    with pytest.raises(RefusedError, match="s1 refused flow"):
-        switch.confirm_forwarding()
-
-
-def test_counts_are_asked_for_again_and_then_said_to_be_unknown(fabric, monkeypatch):
-    monkeypatch.setattr(switching, "REPLY_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(switching, "_PAUSE_S", 0)
-    dark, fake = fabric.lab, fabric.fakes["s1"]
-    blackout(dark, "s1", 1, MACS["b"])
-    fake.counted = 5
-    fake.mute = {9: 2}
-    assert dark.meter_counts("s1", 1).packets == 5
-    fake.mute = {9: 3}
-    with pytest.raises(NotMeasuredError, match=r"s1 did not answer .*counts of a meter within"):
-        dark.meter_counts("s1", 1)
-    answers = iter([(12, 3), None])
-    fake.refuse = lambda kind, _: next(answers) if kind == 18 else None
-    assert dark.meter_counts("s1", 1).packets == 5
-    fake.refuse = lambda kind, _: (12, 3) if kind == 18 else None
-    with pytest.raises(NotMeasuredError, match="OFPMMFC_UNKNOWN_METER"):
-        dark.meter_counts("s1", 1)
-    fake.refuse = lambda *_: None
-    fabric.connect("s1")
-    with pytest.raises(NotMeasuredError, match="s1 has reconnected"):
-        dark.meter_counts("s1", 1)
-
-
 def test_who_confirms_waits_until_a_switch_that_is_gone_returns(fabric):
-    dark = fabric.lab
     switch = fabric.switches["s1"]
     old = switch._connection
     assert old is not None
     switch.closed(old)
     with pytest.raises(ClosedError, match="s1 is not connected"):
-        old.ask(switching.parser.OFPPortDescStatsRequest, "its ports")
-    blackout(dark, "s1", 1, MACS["b"])
+        old.ports()
+    fabric.lab.set_port("s1", 2, up=False)
     done: list[str] = []
 
     def confirm() -> None:
-        dark.barrier("s1")
+        fabric.lab.barrier("s1")
         done.append("confirmed")
 
     hub.spawn(confirm)
@@ -374,39 +299,38 @@ def test_who_confirms_waits_until_a_switch_that_is_gone_returns(fabric):
     fabric.connect("s1")
     hub.sleep(0.01)
     assert done == ["confirmed"]
-    assert dark.meter_counts("s1", 1).packets == 0  # counted from its begin
+    assert fabric.fakes["s1"].down == {2}
+
+
+def test_a_switch_that_names_no_ports_is_late(fabric, monkeypatch):
+    monkeypatch.setattr(switching, "REPLY_TIMEOUT_S", 0.01)
+    fabric.fakes["s1"].mute = True
+    with pytest.raises(LateError, match="s1 did not name its ports within"):
+        fabric.connect("s1")
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happened_a_switch_holds_what_a_new_one_would_get(seed):
     draw = random.Random(seed)
-    switches, fake = {"s1": Switch("s1")}, FakeSwitch()
-    switch, lab = switches["s1"], access_of(switches)
+    switch, fake = Switch("s1"), FakeSwitch()
     connection = None
     flows = [
-        Flow(table=2, priority=10, match=(("eth_dst", f"00:00:00:00:00:0{mac}"),), ports=ports)
+        Flow(priority=10, match=(("eth_dst", f"00:00:00:00:00:0{mac}"),), ports=ports)
         for mac in range(1, 4)
         for ports in ((1,), (1, 2), (2, 1), (1, 2, 3))
     ]
     for _ in range(60):
-        match draw.randrange(8):
+        match draw.randrange(7):
             case 0 | 1 | 2:
                 switch.put(*draw.sample(flows, 2))
             case 3:
                 switch.drop(draw.choice(flows))
                 switch.drop_unused_groups()
             case 4:
-                number = draw.randrange(1, 4)
-                if number in switch._meters:
-                    lab.end_metering("s1", number)
-                    lab.remove_meter("s1", number)
-                else:
-                    blackout(lab, "s1", number, MACS["a"])
-            case 5:
                 switch.set_port(draw.randrange(1, 5), up=bool(draw.randrange(2)))
-            case 6 if connection is not None:
+            case 5 if connection is not None:
                 switch.closed(connection)
-            case 7:
+            case 6:
                 connection = fake.connect(switch)
     fake.connect(switch)
     switch.drop_unused_groups()

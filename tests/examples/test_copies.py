@@ -39,7 +39,6 @@ NEEDS: dict[str, dict[str, Any]] = {
     "whole-tensors": {"share": 0.4},
     "loss": {"q": 0.5},
     "sender-drop": {"q": 0.5, "leg": "broadcast"},
-    "police": {"rate_bps": 1_000_000},
     "queue": {"rate_factor": 0.5},
     "delay": {"delay_s": 0.01},
     "host-burst": {"from": "worker-1", "rate_factor": 2},
@@ -109,7 +108,7 @@ def test_a_copy_is_planned_wherever_the_original_is(tmp_path, kind, name):
     assert run.key != original.key
 
 
-COUNTED = ["burst", "loss", "sender-drop", "police", "blackout", "link-down", "crash"]
+COUNTED = ["burst", "loss", "sender-drop", "link-down", "crash"]
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -113,24 +113,6 @@ class LabUnderTest:
         """UDP from one host to another, on a data port of its own unless one is given."""
         return Flow(self, sender, receiver, port or DATA_PORT + next(_numbers) % 1000)
 
-    @contextlib.contextmanager
-    def tcp(
-        self, client: str, server: str, *, port: int
-    ) -> Iterator[tuple[socket.socket, socket.socket]]:
-        """A connection between two hosts: the client's end and the server's."""
-        kind = (socket.AF_INET, socket.SOCK_STREAM)
-        with (
-            namespaces.socket_in(self.host_pid(server), *kind) as listener,
-            namespaces.socket_in(self.host_pid(client), *kind) as connecting,
-        ):
-            listener.bind((self.address(server), port))
-            listener.listen()
-            connecting.settimeout(5)
-            connecting.connect((self.address(server), port))
-            accepted, _ = listener.accept()
-            with accepted:
-                yield connecting, accepted
-
 
 class Flow:
     """Numbered UDP packets between two hosts, and which of them arrived."""

@@ -80,7 +80,7 @@ def test_a_run_that_asks_for_the_kernel_s_gets_it_or_is_unsupported(run_small, f
 
 
 @pytest.mark.long
-def test_losses_bursts_and_meters_are_accounted_for_in_the_kernel_s(run_small, found_capabilities):
+def test_losses_and_bursts_are_accounted_for_in_the_kernel_s(run_small, found_capabilities):
     if not found_capabilities["switch-kernel"].available:
         pytest.skip(f"needs capability switch-kernel: {found_capabilities['switch-kernel'].reason}")
     common = {"rounds": [1, 3], "at_most_s": 1.0}
@@ -90,11 +90,9 @@ def test_losses_bursts_and_meters_are_accounted_for_in_the_kernel_s(run_small, f
             {"kind": "loss", "host": "server", "leg": "gather", "q": 0.3, **common},
             {"kind": "loss", "link": ["worker-1", "s1"], "leg": "gather", "q": 0.3, **common},
             {"kind": "burst", "host": "server", "rounds": [2], "rate_factor": 3.0},
-            {"kind": "police", "host": "worker-1", "rounds": [4], "rate_bps": 5_000_000},
-            {"kind": "blackout", "host": "worker-2", "rounds": [5], "duration_s": 0.05},
         ],
     )
     results.assert_trained()
     ended = [event for event in results.events("impairments") if event["action"] == "end"]
-    assert {end["kind"] for end in ended} == {"loss", "burst", "police", "blackout"}
-    assert all(end["met"] for end in ended if end["kind"] != "blackout"), ended
+    assert {end["kind"] for end in ended} == {"loss", "burst"}
+    assert all(end["met"] for end in ended), ended

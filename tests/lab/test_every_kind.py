@@ -58,7 +58,7 @@ NEXT = {
     "from a worker": "between switches",
     "between switches": "to the server",
 }
-DROPPING = {"loss", "sender-drop", "burst", "police", "blackout"}
+DROPPING = {"loss", "sender-drop", "burst"}
 
 
 def entries(place: str, rate_bps: int) -> Iterator[Entry]:
@@ -68,10 +68,6 @@ def entries(place: str, rate_bps: int) -> Iterator[Entry]:
     yield {"kind": "loss", "q": 0.3, **at}
     yield {"kind": "loss", "name": "all of it", "q": 0.1, "spare_control": False, **at}
     yield {"kind": "sender-drop", "q": 0.3, "host": sender, **leg}
-    meter = {"rate_bps": rate_bps // 20, "burst_bytes": 3028, "at_most_s": 0.2}
-    yield {"kind": "police", **meter, **at}
-    yield {"kind": "blackout", "duration_s": 0.03, **at}
-    yield {"kind": "blackout", "name": "spared", "spare_control": True, "duration_s": 0.03, **at}
     yield {"kind": "queue", "rate_factor": 0.4, "queue_factor": 0.3, **at}
     changes = {"t_s": [0.0, 0.02], "rate_bps": [rate_bps // 4, rate_bps // 2]}
     yield {"kind": "trace", "changes": changes, "length_s": 0.05, **at}

@@ -14,8 +14,6 @@ from tests.lab.conftest import wait_for
 from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 
 UPLINK = ["worker-1", "leaf-2"]
-# A switch that has confirmed a rule still forwards by its cache for up to about 3 ms.
-CACHED_S = 0.03
 MASK = {"kind": "loss", "lost_packets": "0,7-9,100-149;3-4", "record_mask": True}
 ENTRIES: list[dict[str, Any]] = [
     {"kind": "loss", "name": "random", "host": "server", "rounds": [0], "q": 0.4},
@@ -28,10 +26,6 @@ ENTRIES: list[dict[str, Any]] = [
         "rounds": [5],
         "duration_s": 0.2,
     },
-    {"kind": "police", "name": "police", "host": "server", "rounds": [6], "rate_bps": 10_000_000},
-    {"kind": "police", "name": "police-up", "link": UPLINK, "rounds": [7], "rate_bps": 10_000_000},
-    {"kind": "blackout", "name": "dark", "host": "server", "rounds": [8], "duration_s": 0.3},
-    {"kind": "blackout", "name": "spared", "host": "server", "rounds": [9], "spare_control": True},
     {
         "kind": "queue",
         "name": "narrow",
@@ -170,58 +164,6 @@ def test_a_burst_overflows_the_queue_that_packets_share(lab, number, name):
         assert 0.5 < record["dropped"] / record["frames_sent"] < 0.85
         assert lost > 0.25
         assert_clean(flow)
-
-
-@pytest.mark.parametrize(("number", "name"), [(6, "police"), (7, "police-up")])
-def test_a_meter_lets_its_rate_pass(lab, number, name):
-    with lab.flow("worker-1", "server") as flow:
-        lab.begin(number)
-        flow.send(800, payload_bytes=1000, rate_bps=50e6)  # empties the bucket of 50 ms
-        flow.received(quiet_s=0.02)
-        began_s = time.monotonic()
-        sent = flow.send(3000, payload_bytes=1000, rate_bps=50e6)
-        took_s = time.monotonic() - began_s
-        received = flow.received()
-        lab.end(number)
-        rate_bps = len(received) * (1000 + 42) * 8 / took_s
-        assert rate_bps == pytest.approx(10e6, rel=0.1)
-        record = lab.ended(name)
-        assert record["dropped"] > 0.7 * len(sent)
-        assert record["met"] >= 3700
-        assert_clean(flow)
-
-
-def test_nothing_passes_a_blackout_and_it_ends(lab):
-    with lab.flow("worker-1", "server") as flow, lab.flow("server", "worker-1") as back:
-        lab.begin(8)
-        time.sleep(CACHED_S)
-        sent = flow.send(500)
-        assert flow.received() == []
-        assert_clean(back)  # one direction only
-        record = lab.ended("dark")
-        lab.end(8)
-        assert record["met"] == record["dropped"] == len(sent)
-        begun = [event for event in lab.events("dark") if event["action"] == "begin"][-1]
-        assert record["acknowledged_s"] - begun["acknowledged_s"] == pytest.approx(0.3, abs=0.02)
-        assert_clean(flow)
-
-
-def test_a_blackout_can_spare_the_control_connection(lab):
-    from testbed.transport.net.config import EndpointConfig
-
-    port = EndpointConfig.control_port
-    with lab.tcp("worker-1", "server", port=port) as (sender, receiver):
-        lab.begin(9)
-        with lab.flow("worker-1", "server") as flow:
-            time.sleep(CACHED_S)
-            flow.send(50)
-            sender.sendall(b"still here")
-            assert flow.received() == []
-        receiver.settimeout(1)
-        assert receiver.recv(100) == b"still here"
-        with lab.flow("worker-1", "server", port=port) as hedges:
-            assert_clean(hedges)
-        lab.end(9)
 
 
 def test_a_narrow_link_delays_and_loses(lab):

@@ -97,7 +97,7 @@ def test_an_entry_is_recognised_again_and_another_is_not(tmp_path, monkeypatch):
     assert not metered.drops
 
 
-def test_tables_groups_and_meters_are_read(tmp_path, monkeypatch):
+def test_tables_and_groups_are_read(tmp_path, monkeypatch):
     def answered(number: str, kind: int, body: bytes, ask: str) -> object:
         folder = tmp_path / number
         folder.mkdir()
@@ -113,11 +113,6 @@ def test_tables_groups_and_meters_are_read(tmp_path, monkeypatch):
     counts = struct.pack("!QQQQ", 4, 4, BIG, 5)
     group = struct.pack("!H2xII4xQQII", 40 + len(counts), 3, 1, 9, 9, 0, 0) + counts
     assert answered("packets", 6, group, "bucket_packets") == {3: [4, BIG]}
-    meters = b"".join(
-        struct.pack("!IH6xIQQII", number, 56, 1, 30, 9, 0, 0) + struct.pack("!QQ", drops, 3)
-        for number, drops in ((1, 12), (2, 30))
-    )
-    assert answered("meters", 9, meters, "meter_drops") == 42
 
 
 @pytest.mark.parametrize(

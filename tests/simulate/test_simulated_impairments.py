@@ -118,35 +118,6 @@ def test_bursts_of_loss_come_from_the_lab_s_own_table(tmp_path):
     assert scene.came() == [number for number in range(900) if number not in lost]
 
 
-@pytest.mark.parametrize("length", [1, 16, 100])
-def test_a_meter_passes_what_its_tokens_allow_and_delays_nothing(tmp_path, length):
-    """The reference is the bucket itself, datagram by datagram, as they leave the worker's link."""
-    burst_bytes, rate_bps = 10 * SIZE_BYTES, RATE_BPS // 4
-    entry = {"kind": "police", "host": "server", "spare_control": True, "at_most_s": 0.25}
-    scene = Scene(tmp_path, STAR, {**entry, "rate_bps": rate_bps, "burst_bytes": burst_bytes})
-    scene.feed("worker-1", 300, length=length)
-    scene.run()
-    tokens, last_s, passed = float(burst_bytes), 0.0, []
-    for number in range(300):
-        at_s = (number + 1) * SERVICE_S + DELAY_S
-        if at_s > 0.25:
-            passed.append(number)
-            continue
-        tokens = min(burst_bytes, tokens + (at_s - last_s) * rate_bps / 8)
-        last_s = at_s
-        if tokens + 0.01 >= SIZE_BYTES:
-            tokens -= SIZE_BYTES
-            passed.append(number)
-    assert 300 - len(passed) > 150
-    assert scene.came() == passed
-    met = round((0.25 - DELAY_S) / SERVICE_S - 0.5)
-    (record,) = scene.ended.values()
-    assert record["met"] == pytest.approx(met, abs=1)
-    assert record["dropped"] == 300 - len(passed)
-    first_s = scene.times_s()[0]
-    assert first_s == pytest.approx(2 * SERVICE_S + 2 * DELAY_S)
-
-
 def test_a_burst_fills_the_port_to_its_last_byte(tmp_path):
     """A frame a millisecond would pass; the burst brings two in that time, a clump at once."""
     entry = {"kind": "burst", "host": "server", "rate_factor": 2.0, "duration_s": 0.2}
@@ -256,19 +227,3 @@ def test_a_straggler_s_link_is_slow_both_ways(tmp_path):
     assert scene.times_s(1)[-1] == pytest.approx(slow_s, abs=1e-8)
     assert scene.times_s(2)[-1] < slow_s / 2
     assert scene.ended["straggler-worker-1"]["met"] == 40
-
-
-def test_a_blackout_takes_all_of_one_direction(tmp_path):
-    entry = {"kind": "blackout", "host": "worker-1", "duration_s": 0.05, "spare_control": True}
-    scene = Scene(tmp_path, STAR, entry)
-    for source, (worker, back) in enumerate([("worker-1", 1), ("worker-1", 0), ("worker-2", 1)]):
-        scene.feed(worker, 50, back=bool(back), source=source, at_s=-0.0105, gap_s=2 * SERVICE_S)
-    scene.run()
-    # At the switch from 0 to 50 ms; it takes 2 ms to there.
-    gone = set(range(50)) - set(scene.came(0))
-    assert len(gone) == 25
-    assert gone == set(range(min(gone), min(gone) + 25))
-    assert scene.came(1) == scene.came(2) == list(range(50))
-    assert scene.ended["blackout-worker-1"]["dropped"] == 25
-    # They did not wait for the port.
-    assert scene.network.links["s1", "worker-1"].sent == 25

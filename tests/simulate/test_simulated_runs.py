@@ -260,11 +260,11 @@ def test_lateness_is_in_a_simulated_run_s_key_alone_and_only_where_there_is_any(
         (
             "dblp",
             ("impairments=[{kind: background, host: server, from: worker-1, rounds: [1]}]",),
-            "impairments.0: kind 'background' is not simulated; valid: loss, sender-drop, blackout",
+            "impairments.0: kind 'background' is not simulated; valid: loss, sender-drop, queue",
         ),
         (
             "dblp",
-            ("impairments=[{kind: police, host: server, rounds: [1], rate_bps: 1000000}]",),
+            ("impairments=[{kind: loss, rounds: [1], q: 0.1, spare_control: false}]",),
             "impairments.0: spare_control: control messages are never lost when simulated",
         ),
         (

@@ -113,7 +113,6 @@ def counters(
         flows=flows,
         bucket_ports={},
         bucket_packets={},
-        meter_drops=0,
     )
     return Counters(
         at_s=float(packets),
@@ -300,23 +299,6 @@ def test_counters_of_32_bits_may_begin_again():
     )
     assert link(ledgers, "b--s1", "s1").queue_drops == 40
     assert link(ledgers, "b--s1", "s1").unexplained == 0
-
-
-def test_a_blackout_leaves_no_account_per_port_but_one_per_switch():
-    event = {
-        "kind": "./mine.py",
-        "counts_as": "blackout",
-        "action": "end",
-        "target": "b",
-        "dropped": 0,
-    }
-    ledgers = closed([event], packets=5000)
-    assert link(ledgers, "b--s1", "s1").offered is None
-    assert ledgers.switches[0].unexplained == 0
-    surplus = closed([event | {"dropped": 10}], packets=5000).switches[0]
-    assert (surplus.missing_after, surplus.unexplained) == (-10, 10)
-    elsewhere = closed([event | {"details": {"switch": "s2"}}], packets=5000)
-    assert link(elsewhere, "b--s1", "s1").offered == 5000
 
 
 def test_drops_that_nobody_could_measure_leave_no_accounts():

@@ -192,7 +192,7 @@ def event(action, at_s, kind="queue", target="server", name="slow"):
         ("straggler", "server", True),
         ("link-down", "s1->s2", False),
         *((kind, "server", False) for kind in ("loss", "burst", "background", "host-burst")),
-        *((kind, "server", False) for kind in ("crash", "police", "blackout")),
+        ("crash", "server", False),
         ("./mine.py", "worker-1", True),  # nobody knows what it changes
     ],
 )
