@@ -17,7 +17,7 @@ from controllers.impairments.host import Crash, Straggler
 from controllers.impairments.link import Burst, Delay, LinkDown, Queue
 from controllers.impairments.loss import Loss, SenderDrop
 from controllers.impairments.trace import Trace
-from controllers.impairments.traffic import Background, HostBurst
+from controllers.impairments.traffic import Background
 from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
@@ -32,7 +32,6 @@ KINDS: Registry[Impairment[Any]] = Registry(
         "delay": Delay,
         "trace": Trace,
         "link-down": LinkDown,
-        "host-burst": HostBurst,
         "background": Background,
         "straggler": Straggler,
         "crash": Crash,

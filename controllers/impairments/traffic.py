@@ -1,4 +1,4 @@
-"""Traffic from host to host: `host-burst` in UDP datagrams, `background` in TCP flows of iperf3."""
+"""Traffic from host to host: `background`, in TCP flows of iperf3."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ from controllers.impairments.base import (
     RateBps,
 )
 from controllers.impairments.host import start_helper
-from testbed.lab import paths
 from testbed.lab.helpers.process import HelperError, HelperProcess, run_at_once
-from testbed.lab.helpers.traffic import SMALLEST_FRAME_BYTES
 from testbed.lab.kernel.namespaces import socket_in
-from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.process_status import sockets_of
-from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.shared import python_module
 from testbed.shared.problems import form
 from testbed.transport.net.tcp import (
@@ -37,9 +33,6 @@ from testbed.transport.net.tcp import (
 )
 
 _ANSWER_TIMEOUT_S = 2.0
-_DRAIN_SLACK_S = 0.02
-_DRAIN_STEP_S = 0.02
-_MOST_DRAIN_STEPS = 100
 _LISTENING_TIMEOUT_S = 2.0
 _LOOK_EVERY_S = 0.002
 _END_TIMEOUT_S = 0.5
@@ -53,120 +46,14 @@ _BYTES_ACKED_AT = 120
 _TCP_INFO_BYTES = 256
 
 
-class HostToHostParameters(ImpairmentParameters):
-    """Traffic from host `from` to `host`; several such impairments may be in force at once."""
+class BackgroundParameters(ImpairmentParameters):
+    """Long TCP flows between two hosts, by iperf3, with a chosen congestion control."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
     allowed_targets = ("host",)
     exclusive = False
 
     from_: str = Field(alias="from", description="the host that sends, such as traffic-1")
-
-    @model_validator(mode="after")
-    def _has_two_hosts(self) -> HostToHostParameters:
-        if self.from_ == self.host:
-            raise ValueError(f"from: {self.from_!r} is the victim itself; valid: another host")
-        return self
-
-    @property
-    def hosts_named(self) -> dict[str, str]:
-        return {"host": self.host, "from": self.from_}
-
-
-class HostBurstParameters(HostToHostParameters):
-    """A host sends UDP to another, through all queues between them, no faster than its own link."""
-
-    rate_bps: RateBps | None = Field(default=None, description="bits of Ethernet frames a second")
-    rate_factor: float | None = Field(
-        default=None,
-        ge=0.01,
-        le=100,
-        description="in place of rate_bps: multiples of the narrowest link's rate on the path",
-    )
-    duration_s: float = Field(default=0.05, gt=0, le=3600, description="how long it lasts")
-    frame_bytes: int = Field(
-        default=ETHERNET_FRAME_BYTES,
-        ge=SMALLEST_FRAME_BYTES,
-        le=ETHERNET_FRAME_BYTES,
-        description="size of each of its Ethernet frames",
-    )
-
-    @model_validator(mode="after")
-    def _has_one_rate(self) -> HostBurstParameters:
-        if (self.rate_bps is None) == (self.rate_factor is None):
-            raise ValueError("needs one rate: either rate_bps or rate_factor")
-        return self
-
-
-class HostBurst(Impairment[HostBurstParameters]):
-    """Runs the UDP sender in its host, and counts what arrives at the victim."""
-
-    changes_rates = "no"
-
-    def __init__(self, parameters: HostBurstParameters, lab: LabAccess) -> None:
-        super().__init__(parameters, lab)
-        self.victim, sender = lab.hosts[parameters.host], lab.hosts[parameters.from_]
-        # This socket is never read. It keeps the victim's kernel from answering each datagram, and
-        # overflowing it costs nothing. Arrivals are counted before it.
-        self._sink = socket_in(self.victim.pid, socket.AF_INET, socket.SOCK_DGRAM)
-        self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
-        self._sink.bind((self.victim.address, 0))
-        port = self._sink.getsockname()[1]
-        match = f"ip saddr {sender.address} udp dport {port}"
-        self._arrived = ArrivalCounter(self.victim.pid, self.victim.interface, match)
-        rate_bps = parameters.rate_bps or paths.path_rate_bps(
-            lab.network, parameters.from_, parameters.host
-        ) * (parameters.rate_factor or 0)
-        arguments = (
-            *(self.victim.address, port, "--from", sender.address),
-            *("--rate-bps", rate_bps, "--frame-bytes", parameters.frame_bytes),
-        )
-        self._argv = python_module.command("testbed.lab.helpers.traffic", *map(str, arguments))
-        self._sender_pid = sender.pid
-        self._sent: dict[str, float] = {}
-
-    def prepare(self) -> None:
-        self._blaster = start_helper(self._argv, pid=self._sender_pid, lab=self.lab)
-
-    def begin(self) -> None:
-        self._arrived.take()
-        self._blaster.send(do="go", duration_s=self.parameters.duration_s)
-        self._blaster.receive(_ANSWER_TIMEOUT_S)
-
-    def end(self) -> None:
-        self._blaster.send(do="stop")
-        self._sent = self._blaster.receive(_ANSWER_TIMEOUT_S)
-
-    def effect(self) -> Effect:
-        arrived = self._drained()
-        frames, frame_bytes = int(self._sent["frames"]), self.parameters.frame_bytes
-        return Effect(
-            met=frames,
-            dropped=frames - arrived,
-            frames_sent=frames,
-            details={
-                "from": self.parameters.from_,
-                "frames_received": arrived,
-                "bytes_sent": frames * frame_bytes,
-                "bytes_received": arrived * frame_bytes,
-            },
-        )
-
-    def _drained(self) -> int:
-        """Count the frames that have arrived once the queues between the hosts are empty."""
-        self.lab.sleep(self.victim.queue_bytes * 8 / self.victim.rate_bps + _DRAIN_SLACK_S)
-        arrived = self._arrived.take()
-        for _ in range(_MOST_DRAIN_STEPS):
-            self.lab.sleep(_DRAIN_STEP_S)
-            if not (more := self._arrived.take()):
-                break
-            arrived += more
-        return arrived
-
-
-class BackgroundParameters(HostToHostParameters):
-    """Long TCP flows between two hosts, by iperf3, with a chosen congestion control."""
-
     congestion_control: str = form(
         r"^[a-z0-9_]{1,15}$",
         "the kernel's name of an algorithm, such as cubic",
@@ -178,6 +65,16 @@ class BackgroundParameters(HostToHostParameters):
         default=None,
         description="limit of all streams together, in bits of payload a second; none: no limit",
     )
+
+    @model_validator(mode="after")
+    def _has_two_hosts(self) -> BackgroundParameters:
+        if self.from_ == self.host:
+            raise ValueError(f"from: {self.from_!r} is the victim itself; valid: another host")
+        return self
+
+    @property
+    def hosts_named(self) -> dict[str, str]:
+        return {"host": self.host, "from": self.from_}
 
     def lacking(self, hosts: Collection[str]) -> str | None:
         if shutil.which("iperf3") is None:

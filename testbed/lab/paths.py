@@ -59,12 +59,6 @@ def paths_to(
     return ways
 
 
-def path_rate_bps(network: Mapping[str, Any], first: str, second: str) -> int:
-    """Return the rate of the narrowest link between two nodes, bit/s of Ethernet frames."""
-    rates = {link["name"]: int(link["rate_bps"]) for link in network["links"]}
-    return min(rates[link.name] for link in path(network, first, second))
-
-
 def fair_shares_bps(
     network: Mapping[str, Any], workers: list[str] | None = None
 ) -> dict[str, float]:

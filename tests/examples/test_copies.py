@@ -41,7 +41,6 @@ NEEDS: dict[str, dict[str, Any]] = {
     "sender-drop": {"q": 0.5, "leg": "broadcast"},
     "queue": {"rate_factor": 0.5},
     "delay": {"delay_s": 0.01},
-    "host-burst": {"from": "worker-1", "rate_factor": 2},
     "background": {"from": "worker-1"},
     "straggler": {"host": "worker-1", "factor": 2},
     "crash": {"host": "worker-1"},

@@ -76,7 +76,6 @@ def entries(place: str, rate_bps: int) -> Iterator[Entry]:
     if at.get("link", ["left"])[0] != "worker-1":  # a burst needs a switch's port
         yield {"kind": "burst", "duration_s": 0.03, **at}
         yield {"kind": "burst", "name": "small", "duration_s": 0.03, "frame_bytes": 600, **at}
-    yield {"kind": "host-burst", "rate_factor": 1.5, "duration_s": 0.03, **leg, **traffic}
     yield {"kind": "background", "congestion_control": "cubic", "duration_s": 0.4, **leg, **traffic}
 
 

@@ -1,4 +1,4 @@
-"""Impairments on hosts: blasting, background flows, a slow worker, a killed one, all measured.
+"""Impairments on hosts: background flows, a slow worker, a killed one, all measured.
 
 And in the same star: what a full queue counts, and which ports the kernel gives.
 """
@@ -36,16 +36,6 @@ TOPOLOGY = {
     "queue_bytes": QUEUE_BYTES,
     "links": {"server--s1": {"rate_bps": SERVER_RATE_BPS}},
 }
-BURST_S = 0.4
-BURST = {
-    "kind": "host-burst",
-    "name": "blast",
-    "from": "traffic-1",
-    "host": "server",
-    "rate_factor": 1.8,
-    "duration_s": BURST_S,
-    "rounds": [1],
-}
 RENO_ROUNDS = [3, 4]
 RENO = {
     "kind": "background",
@@ -80,7 +70,7 @@ SLOW_LINK = {
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
-    entries = [BURST, RENO, LIMITED, SLOW_LINK]
+    entries = [RENO, LIMITED, SLOW_LINK]
     logs = tmp_path_factory.mktemp("host-impairments")
     with running_lab(logs, entries, TOPOLOGY) as running:
         time.sleep(0.3)  # as in a run, there is time between the controller's start and training
@@ -92,27 +82,6 @@ def received_bytes(lab: LabUnderTest, host: str) -> int:
     pid, interface = lab.interface(host, "s1")
     (link,) = json.loads(run([*inside(pid), *f"ip -j -s link show dev {interface}".split()]))
     return int(link["stats64"]["rx"]["bytes"])
-
-
-def test_a_host_burst_overflows_the_queue_before_the_victim(lab):
-    pid, interface = lab.interface("s1", "server")
-    dropped_before, received_before = offered(interface, pid)[1], received_bytes(lab, "server")
-    assert lab.begin(1) == ["blast"]
-    time.sleep(BURST_S)
-    lab.end(1)
-    effect = lab.ended("blast")
-    # The sender reaches its rate; the victim gets its link's rate and what the queue held.
-    wanted_bytes = 1.8 * SERVER_RATE_BPS / 8 * BURST_S
-    assert effect["details"]["bytes_sent"] == pytest.approx(wanted_bytes, rel=0.05)
-    received = received_bytes(lab, "server") - received_before
-    possible_bytes = SERVER_RATE_BPS / 8 * BURST_S + QUEUE_BYTES
-    assert received == pytest.approx(possible_bytes, rel=0.05)
-    assert effect["details"]["bytes_received"] == pytest.approx(received, rel=0.01)
-    # The rest found the queue full. The switch may try again, which counts twice there, or give up
-    # what came with a refused packet, which counts nowhere.
-    assert effect["dropped"] == effect["frames_sent"] - effect["details"]["frames_received"]
-    in_queue = offered(interface, pid)[1] - dropped_before
-    assert 0.2 * effect["dropped"] < in_queue <= 2 * effect["dropped"]
 
 
 def test_background_flows_fill_the_link_with_the_chosen_congestion_control(lab):

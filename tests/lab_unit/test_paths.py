@@ -69,11 +69,6 @@ def test_every_path_is_the_first_by_name_of_the_shortest(edges):
             paths.paths_to(network, [node], "n0")
 
 
-def test_the_rate_of_a_path_is_that_of_its_narrowest_link():
-    assert paths.path_rate_bps(STAR, "worker-1", "worker-2") == 20_000_000
-    assert paths.path_rate_bps(DUMBBELL, "worker-3", "server") == 30_000_000
-
-
 def test_fair_shares_follow_the_narrowest_link_and_who_else_uses_it():
     assert paths.fair_shares_bps(STAR) == {"worker-1": 50e6, "worker-2": 20e6}
     # The server's link allows 33 Mbit/s each, the bottleneck in the middle two times 15.

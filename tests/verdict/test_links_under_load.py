@@ -191,7 +191,7 @@ def event(action, at_s, kind="queue", target="server", name="slow"):
         ("queue", "worker-1", False),
         ("straggler", "server", True),
         ("link-down", "s1->s2", False),
-        *((kind, "server", False) for kind in ("loss", "burst", "background", "host-burst")),
+        *((kind, "server", False) for kind in ("loss", "burst", "background")),
         ("crash", "server", False),
         ("./mine.py", "worker-1", True),  # nobody knows what it changes
     ],

@@ -175,14 +175,6 @@ def run_at_once(pid: int = 0) -> bool:
     return False
 
 
-def run_as_others(niceness: int) -> None:
-    """Take this process's turn among the others, with this niceness where it is allowed."""
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
-
-
 def main() -> None:
     """Wait for a request, then become another program: `... process PROGRAM ARGUMENTS`."""
     # The program knows nothing of a helper's input: the kernel ends it with its parent.
@@ -192,7 +184,9 @@ def main() -> None:
     if requests.wait() is None:
         return
     requests.say({"began_s": time.monotonic()})
-    run_as_others(max(0, os.getpriority(os.PRIO_PROCESS, 0)))
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))
     os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 (an argument list, no shell)
 
 
