@@ -3,78 +3,38 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from controllers.impairments.base import (
     Effect,
     Impairment,
     ImpairmentParameters,
     LabAccess,
-    lines_of_file,
 )
 from controllers.impairments.link import direction
 from testbed.lab.kernel import xdp_filter
-from testbed.lab.loss_table import LossModel, LossTable, drawn, mask_lines, of_mask
+from testbed.lab.loss_table import LossModel, LossTable, drawn
 from testbed.shared.drop_order import DropOrder
-from testbed.shared.named_sections import folders
-from testbed.shared.unlinked import open_file
 
-# A mask as text, `3,7-9;12`: packets 3, 7, 8 and 9 of one occurrence, 12 of the next. In a file
-# each item has a line, and the line `next` begins another occurrence.
-_VALID = "valid: an index such as 12, a range such as 15-18"
-_ITEM = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 ALL_WORKERS, SERVER = "workers", "server"
 # A batch whose draw began before the end may be counted after it.
 _SETTLE_S = 2e-3
 
 
-def read_mask(name: str, folders: Sequence[Path]) -> str:
-    """Read the mask in a file, as a configuration has it."""
-    occurrences: list[list[str]] = [[]]
-    for place, line in lines_of_file(name, folders):
-        if line == "next":
-            occurrences.append([])
-            continue
-        try:
-            _item(line)
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}, or next") from None
-        occurrences[-1].append(line)
-    text = ";".join(map(",".join, occurrences))
-    table_of_mask(text, name)
-    return text
+class _DrawnParameters(ImpairmentParameters):
+    seed: str = Field(default="", description="of the draws; by default the run's and the name")
+
+    def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
+        document = super().resolved(seed=seed, rounds=rounds)
+        document["seed"] = self.seed or f"{seed}/{self.label}"
+        return document
 
 
-def table_of_mask(text: str, place: str = "lost_packets") -> LossTable:
-    """Make the table that loses a mask's packets; ValueError, with its place: it is no mask."""
-    try:
-        return of_mask(
-            [
-                [_item(part.strip()) for part in occurrence.split(",") if part.strip()]
-                for occurrence in text.split(";")
-            ]
-        )
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
-
-
-def _item(text: str) -> range:
-    matched = _ITEM.fullmatch(text)
-    if matched is None:
-        raise ValueError(f"{text!r}; {_VALID}")
-    first, last = int(matched[1]), int(matched[2] or matched[1])
-    if last < first:
-        raise ValueError(f"{text!r}: ends before it begins; {_VALID}")
-    return range(first, last + 1)
-
-
-class LossParameters(ImpairmentParameters):
-    """Drops packets where they arrive: by `q`, by two states (Gilbert-Elliott), or by a mask."""
+class LossParameters(_DrawnParameters):
+    """Drops packets where they arrive: by `q`, or by two states (Gilbert-Elliott)."""
 
     q: float | None = Field(default=None, gt=0, le=1, description="loss probability")
     p_good_to_bad: float | None = Field(
@@ -85,53 +45,21 @@ class LossParameters(ImpairmentParameters):
     )
     loss_good: float = Field(default=0.0, ge=0, le=1, description="loss probability when good")
     loss_bad: float = Field(default=1.0, gt=0, le=1, description="loss probability when bad")
-    mask: str | None = Field(
-        default=None,
-        description="a file with the indices of the packets that are lost, in place of "
-        "probabilities; each occurrence counts from 0",
-    )
-    lost_packets: str | None = Field(
-        default=None, description="the same as text, `3,7-9;12`: what a mask is resolved to"
-    )
-    seed: str = Field(
-        default="", description="of a random loss; by default the run's seed and the name"
-    )
-    record_mask: bool = Field(
-        default=False,
-        description="write which packets were lost to `events/NAME.mask`, in the form of a mask",
-    )
     spare_control: bool = Field(
         default=True,
         description="lose data packets alone: over 100 bytes, on the data ports that the training "
         "declares; false, or where nothing declares any: all of IPv4",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_mask(cls, entry: Any, info: ValidationInfo) -> Any:
-        """Take the content of a mask, whatever its place."""
-        if not isinstance(entry, dict) or not isinstance(entry.get("mask"), str):
-            return entry
-        if entry.get("lost_packets") is not None:
-            raise ValueError("lost_packets: excludes mask")
-        try:
-            lost = read_mask(entry["mask"], folders(info))
-        except ValueError as error:
-            raise ValueError(f"mask: {error}") from None
-        return {**entry, "mask": None, "lost_packets": lost}
-
     @model_validator(mode="after")
     def _one_model(self) -> LossParameters:
-        if self.lost_packets is not None:
-            table_of_mask(self.lost_packets)
-        elif self.q is None:
+        if self.q is None:
             if None in (self.p_good_to_bad, self.p_bad_to_good):
-                raise ValueError("needs either q, or both p_good_to_bad and p_bad_to_good, or mask")
+                raise ValueError("needs either q, or both p_good_to_bad and p_bad_to_good")
             return self
-        of_states = ("loss_bad", "loss_good", "p_bad_to_good", "p_good_to_bad")
-        for key in (*of_states, "q") if self.lost_packets is not None else of_states:
+        for key in ("loss_bad", "loss_good", "p_bad_to_good", "p_good_to_bad"):
             if getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"{key}: excludes {'q' if self.lost_packets is None else 'mask'}")
+                raise ValueError(f"{key}: excludes q")
         return self
 
     def lacking(self, hosts: Collection[str]) -> str | None:
@@ -139,22 +67,8 @@ class LossParameters(ImpairmentParameters):
             return None
         return xdp_filter.missing()
 
-    def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
-        document = super().resolved(seed=seed, rounds=rounds)
-        if self.lost_packets is None:
-            document["seed"] = self.seed or f"{seed}/{self.label}"
-            return document
-        occurrences = len(document.get("at_s") or document["rounds"] * len(self.legs))
-        if (count := self.lost_packets.count(";") + 1) > max(1, occurrences):
-            raise ValueError(
-                f"mask: losses for {count} occurrences; valid: for {occurrences}, as many as it has"
-            )
-        return document
-
     @functools.cached_property
     def table(self) -> LossTable:
-        if self.lost_packets is not None:
-            return table_of_mask(self.lost_packets)
         return drawn(self.model, self.seed)
 
     @property
@@ -194,16 +108,10 @@ class Loss(Impairment[LossParameters]):
     def effect(self) -> Effect:
         met, dropped = self._filter.take()
         planned = self._table.losses(self._occurrences - 1, met)
-        if self.parameters.record_mask:
-            lines = [] if self._occurrences == 1 else ["next"]
-            lines += [f"# of {met} packets", *mask_lines(planned)]
-            name = re.sub(r"[^A-Za-z0-9._-]", "_", self.parameters.label)
-            with open_file(self.lab.records / f"{name}.mask", "a", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
         return Effect(met=met, dropped=dropped, details={"planned": len(planned)})
 
 
-class SenderDropParameters(ImpairmentParameters):
+class SenderDropParameters(_DrawnParameters):
     """Datagrams vanish before the socket, as a third party reads DBLP's evaluation."""
 
     allowed_targets = ("host",)
@@ -214,7 +122,6 @@ class SenderDropParameters(ImpairmentParameters):
         default=ALL_WORKERS, description="the sender: a host that trains, or `workers` for each"
     )
     q: float = Field(gt=0, le=1, description="share of the datagrams that vanish, at random")
-    seed: str = Field(default="", description="of the draws; by default the run's and the name")
 
     @model_validator(mode="after")
     def _somebody_sends_then(self) -> SenderDropParameters:
@@ -233,11 +140,6 @@ class SenderDropParameters(ImpairmentParameters):
     @property
     def hosts_named(self) -> dict[str, str]:
         return {} if self.host == ALL_WORKERS else super().hosts_named
-
-    def resolved(self, *, seed: int, rounds: int) -> dict[str, Any]:
-        document = super().resolved(seed=seed, rounds=rounds)
-        document["seed"] = self.seed or f"{seed}/{self.label}"
-        return document
 
     @property
     def model(self) -> LossModel:

@@ -1,4 +1,4 @@
-"""Tables of lost packets, drawn with a seed or read from a mask.
+"""Tables of lost packets, drawn with a seed.
 
 The kernel's own random numbers have no seed, so it looks each packet up by its index, counted from
 0 since the loss began: two labs with the same seed lose packets of the same indices.
@@ -7,9 +7,7 @@ The kernel's own random numbers have no seed, so it looks each packet up by its 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +20,6 @@ Indices = NDArray[np.int64]
 MOST_PACKETS = 1 << 22
 # The elements of a set that nftables loads in some 0.15 s.
 _MOST_LOST = 1 << 16
-_INDICES = 1 << 32  # what nftables can count
 _GOLDEN = (math.sqrt(5) - 1) / 2
 # IP packets up to this size carry no data, such as a TCP acknowledgement without payload. They are
 # spared where only data is to be lost.
@@ -67,20 +64,13 @@ class LossModel:
 
 @dataclass(frozen=True, kw_only=True)
 class LossTable:
-    """The places of the lost packets of all occurrences of a loss in a row, ascending."""
+    """The places of the lost packets, ascending; each occurrence begins at one of its own."""
 
-    # `occurrences` is that of a mask, each of `size` places; 1: all lose the same; 0: a drawn
-    # table, in which each occurrence begins at a place of its own.
     lost: Indices
     size: int
-    occurrences: int = 0
 
     def span(self, occurrence: int) -> tuple[int, int]:
         """Return an occurrence's first place, and after how many packets it begins there again."""
-        if self.occurrences:
-            # One behind the last of a mask with several: it loses nothing.
-            last = min(occurrence, self.occurrences) if self.occurrences > 1 else 0
-            return last * self.size, self.size
         # Steps of the golden ratio, whatever their number, lie apart as far as they can.
         share = occurrence * _GOLDEN % 1 / 2
         first = int(share * self.size)
@@ -118,31 +108,3 @@ def drawn(model: LossModel, seed: str) -> LossTable:
         place, is_bad = place + stay, not is_bad
     lost = random.random(size) < np.where(bad, model.loss_bad, model.loss_good)
     return LossTable(lost=np.flatnonzero(lost), size=size)
-
-
-def of_mask(occurrences: Sequence[Sequence[range]]) -> LossTable:
-    """Make the table of a mask, the lost packets of each occurrence. ValueError: none holds it."""
-    # As many places for each occurrence as can be counted, and one occurrence more.
-    indices = _INDICES // (max(1, len(occurrences)) + 1)
-    room, count = int(min(MOST_PACKETS, 1 << indices.bit_length() - 1)), 0
-    for packets in itertools.chain.from_iterable(occurrences):
-        count += len(packets)
-        if packets[-1] >= room:
-            of = f" in a mask of {len(occurrences)} occurrences" if occurrences[1:] else ""
-            raise ValueError(f"packet {packets[-1]}; valid: below {room}{of}")
-        if count > _MOST_LOST:
-            raise ValueError(f"more than {_MOST_LOST} packets are lost")
-    nothing = np.zeros(0, np.int64)
-    parts = [
-        np.unique(np.concatenate([nothing, *map(np.asarray, ranges)])) + number * room
-        for number, ranges in enumerate(occurrences)
-    ]
-    lost = np.concatenate([nothing, *parts])
-    return LossTable(lost=lost, size=room, occurrences=max(1, len(occurrences)))
-
-
-def mask_lines(lost: Indices) -> Iterator[str]:
-    """Write the lines of a mask file for one occurrence."""
-    for run in np.split(lost, np.flatnonzero(np.diff(lost) > 1) + 1):
-        if len(run):
-            yield f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}"

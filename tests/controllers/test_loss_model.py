@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controllers.impairments import loss
-from controllers.impairments.loss import LossParameters
 from testbed.lab import loss_table
 from testbed.lab.loss_table import LossModel
 
@@ -78,61 +76,3 @@ def test_another_seed_and_another_occurrence_lose_others():
     # They do not meet the same stretch of the table either.
     begins = sorted(table.span(number)[0] for number in range(200))
     assert min(b - a for a, b in itertools.pairwise(begins)) > table.size / 2 / 200 / 3
-
-
-@given(st.lists(st.sets(st.integers(0, 5000)), min_size=1, max_size=5))
-def test_a_mask_that_was_written_is_read_the_same(tmp_path_factory, occurrences):
-    tables = [np.array(sorted(occurrence), dtype=np.int64) for occurrence in occurrences]
-    lines = [line for lost in tables for line in ("next", *loss_table.mask_lines(lost))][1:]
-    file = tmp_path_factory.mktemp("mask") / "some.mask"
-    file.write_text("# packets\n" + "\n".join([*lines, "# end"]))
-    if not lines:
-        with pytest.raises(ValueError, match="is empty"):
-            loss.read_mask(file.name, [file.parent])
-        return
-    table = loss.table_of_mask(loss.read_mask(file.name, [file.parent]))
-    for number, occurrence in enumerate(tables):
-        assert table.losses(number, 5001).tolist() == occurrence.tolist()
-    if len(tables) > 1:
-        assert not len(table.losses(len(tables), 5001))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("1\n5-2\n", "some.mask: line 2: '5-2': ends before it begins; valid: an index"),
-        ("# a\n\n-3", "some.mask: line 3: '-3'; valid: an index such as 12, a range such as"),
-        ("1\nthen\n", "some.mask: line 2: 'then'; valid: .*, or next"),
-        ("# nothing\n", "some.mask: is empty"),
-        ("1\n2-999999999\n", "some.mask: packet 999999999; valid: below 4194304"),
-        ("1\nnext\n1\n900000000\n", "packet 900000000; valid: below .* of 2 occurr"),
-        ("1\n3-40000\n1-40000\n", "some.mask: more than 65536 packets are lost"),
-    ],
-)
-def test_a_wrong_mask_is_told_by_its_line(tmp_path, text, message):
-    (tmp_path / "some.mask").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        loss.read_mask("some.mask", [tmp_path])
-
-
-@pytest.mark.parametrize(
-    ("when", "sections", "message"),
-    [
-        ({"rounds": [3, 5]}, 3, "mask: losses for 3 occurrences; valid: for 2, as many"),
-        ({"rounds": [3], "leg": "both"}, 3, "losses for 3 .* valid: for 2,"),
-        ({"rounds": [3], "leg": "both"}, 2, ""),
-        ({"at_s": [0.5], "duration_s": 0.1}, 2, "losses for 2 .*; valid: for 1,"),
-        ({"rounds": {"every": 3}}, 5, "valid: for 4,"),
-    ],
-)
-def test_a_mask_for_more_occurrences_than_there_are_is_refused(tmp_path, when, sections, message):
-    (tmp_path / "some.mask").write_text(
-        "next\n".join(f"{section}\n" for section in range(sections))
-    )
-    document = {"kind": "loss", "mask": "some.mask", **when}
-    parameters = LossParameters.model_validate(document, context={"folders": [tmp_path]})
-    if not message:
-        assert parameters.resolved(seed=1, rounds=10)["lost_packets"].count(";") == sections - 1
-        return
-    with pytest.raises(ValueError, match=message):
-        parameters.resolved(seed=1, rounds=10)

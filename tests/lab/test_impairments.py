@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from testbed.lab.loss_table import LossModel, drawn
 from tests.lab.conftest import wait_for
 from tests.lab.lab_under_test import Flow, LabUnderTest, running_lab
 
 UPLINK = ["worker-1", "leaf-2"]
-MASK = {"kind": "loss", "lost_packets": "0,7-9,100-149;3-4", "record_mask": True}
+DRAWN = {"kind": "loss", "q": 0.2, "seed": "7"}
 ENTRIES: list[dict[str, Any]] = [
     {"kind": "loss", "name": "random", "host": "server", "rounds": [0], "q": 0.4},
     {"kind": "loss", "name": "random-up", "link": UPLINK, "rounds": [1], "q": 0.4},
@@ -44,8 +45,8 @@ ENTRIES: list[dict[str, Any]] = [
         "spare_control": False,
     },
     {"kind": "loss", "name": "data", "host": "server", "rounds": [13], "q": 1},
-    {**MASK, "name": "masked", "host": "server", "rounds": [15, 16]},
-    {**MASK, "name": "masked-up", "link": UPLINK, "rounds": [17, 18]},
+    {**DRAWN, "name": "drawn", "host": "server", "rounds": [15, 16]},
+    {**DRAWN, "name": "drawn-up", "link": UPLINK, "rounds": [17, 18]},
     {
         "kind": "delay",
         "name": "later",
@@ -126,10 +127,12 @@ def test_bernoulli_loss_is_what_it_says(lab, number, name):
         assert_clean(flow)
 
 
-@pytest.mark.parametrize(("number", "name"), [(15, "masked"), (17, "masked-up")])
-def test_exactly_the_packets_of_a_mask_are_missing_and_are_recorded(lab, number, name):
+@pytest.mark.parametrize(("number", "name"), [(15, "drawn"), (17, "drawn-up")])
+def test_exactly_the_packets_of_the_table_are_missing(lab, number, name):
+    table = drawn(LossModel(loss_good=0.2), "7")
     with lab.flow("worker-1", "server") as flow:
-        for occurrence, planned in enumerate(([0, 7, 8, 9, *range(100, 150)], [3, 4])):
+        for occurrence in (0, 1):
+            planned = table.losses(occurrence, 400).tolist()
             lab.begin(number + occurrence)
             sent = flow.send(400)
             arrived = set(flow.received())
@@ -139,8 +142,6 @@ def test_exactly_the_packets_of_a_mask_are_missing_and_are_recorded(lab, number,
             assert (record["met"], record["dropped"]) == (400, len(planned))
             assert record["details"]["planned"] == len(planned)
         assert_clean(flow)
-    recorded = (lab.records / f"{name}.mask").read_text()
-    assert recorded == "# of 400 packets\n0\n7-9\n100-149\nnext\n# of 400 packets\n3-4\n"
 
 
 @pytest.mark.parametrize(("number", "name"), [(4, "burst"), (5, "burst-core")])

@@ -17,7 +17,7 @@ import json, os, socket, subprocess, sys, threading, time
 from testbed.lab.kernel.packet_filter import FilterCounters, PacketFilter
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.xdp_filter import XdpFilter
-from testbed.lab.loss_table import LossModel, drawn, of_mask
+from testbed.lab.loss_table import LossModel, drawn
 from tests import own_network
 
 PORTS = (47000, 47999)
@@ -247,9 +247,8 @@ def lost(filtered, packets, occurrence):
 
 packets = 1000
 short = dataclasses.replace(share(0.3), size=37)  # begins again within the occurrence
-mask = of_mask([[range(0, 2), range(5, 6), range(31, 40)], [range(7, 8)]])
 found = []
-for table in (mask, short, share(0.2, "one"), share(0.2, "two")):
+for table in (short, share(0.2, "one"), share(0.2, "two")):
     filtered = make(how, table)
     for occurrence in (0, 1, 2):
         hit = lost(filtered, packets, occurrence)
@@ -260,7 +259,4 @@ print(json.dumps([packets, found]))
     for lost, planned, met, dropped in result:
         assert lost == planned
         assert (met, dropped) == (packets, len(planned))
-    assert result[0][0] == [0, 1, 5, *range(31, 40)]
-    assert result[1][0] == [7]
-    assert result[2][0] == []
-    assert result[6][0] != result[9][0]
+    assert result[3][0] != result[6][0]
