@@ -1,9 +1,8 @@
 """Topologies: parameters from YAML in, Mininet `Topo` out.
 
 To add one: a line in `TOPOLOGIES`, and a `LabTopo` whose `build(parameters)` adds hosts, switches
-and links, and whose `Parameters` has its keys. A file of your own has `Topology` and `Parameters`;
-`plain` adapts a `Topo` that was written for Mininet alone. Imports Mininet, when used, and
-`testbed.shared`.
+and links, and whose `Parameters` has its keys. A file of your own has `Topology` and `Parameters`.
+Imports Mininet, when used, and `testbed.shared`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ TOPOLOGIES: Registry[Any] = Registry(
         "graph": "topologies.graph:Topology",
     },
     own="Topology",
-    base="mininet.topo:Topo",
+    base="topologies.base:LabTopo",
 )
 
 __all__ = ["TOPOLOGIES", "AnyTopology", "LinkParameters", "TopologyParameters", "build", "parse"]
@@ -38,16 +37,11 @@ __all__ = ["TOPOLOGIES", "AnyTopology", "LinkParameters", "TopologyParameters", 
 
 def build(parameters: TopologyParameters) -> Any:
     """Build the `LabTopo` of validated parameters; ValueError: it is no network of the lab."""
-    from topologies import plain
-
     kind: Any = TOPOLOGIES.entry(parameters.name)
     if parameters.name in TOPOLOGIES:
-        built = plain.construct(kind, parameters)
-        built.refuse_core_without_links()
-        return built
-    # A user's own may read `core` for links of whatever sort.
+        return kind(parameters)
     with own_code.explained(own_code.split(parameters.name)[0]):
-        return plain.construct(kind, parameters)
+        return kind(parameters)
 
 
 def parse(document: Any) -> TopologyParameters:
@@ -56,12 +50,9 @@ def parse(document: Any) -> TopologyParameters:
 
 
 def _parameters_of(name: str) -> type[TopologyParameters]:
-    """Find `Parameters` of its class or file; else, make them of a plain Mininet `Topo`."""
-    from topologies import plain
-
     kind: Any = TOPOLOGIES.entry(name)
-    beside = getattr(sys.modules[kind.__module__], "Parameters", None)
-    parameters = getattr(kind, "Parameters", beside) or plain.parameters_of(kind)
+    beside = getattr(sys.modules[kind.__module__], "Parameters", TopologyParameters)
+    parameters = getattr(kind, "Parameters", beside)
     if not (isinstance(parameters, type) and issubclass(parameters, TopologyParameters)):
         raise InputError(f"{name}: Parameters does not derive from TopologyParameters")
     return parameters

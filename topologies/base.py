@@ -1,21 +1,17 @@
-"""The base of all topologies: Mininet's `Topo`, with typed links and checked names.
-
-A topology says what is linked; this class gives links their options and switches their datapath
-ids, and refuses what Mininet would build wrongly or not at all.
-"""
+"""The base of all topologies: Mininet's `Topo`, with typed links and checked names."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import networkx
 from mininet.topo import Topo
 from pydantic import ValidationError
 
 from testbed.shared import problems
-from topologies import mininet_options
 from topologies.settings import (
     MOST_EXTRA_HOSTS,
     MOST_LAB_WORKERS,
@@ -28,7 +24,7 @@ _INTERFACE_NAME_CHARACTERS = 15
 # So long the calibration's first probe waits for its answer. Geostationary satellites take 0.6 s.
 _MOST_RTT_S = 2.5
 _NODE_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*$")
-_DATAPATH_ID_DIGITS = 16
+_DATAPATH_ID = re.compile(r"[0-9a-fA-F]{1,16}")
 _MOST_LINKS = 100_000  # a fat tree of 20,000 hosts has 64,000
 
 
@@ -38,20 +34,12 @@ class LabTopo(Topo):
     Subclasses have `build(parameters)`, which calls `addHost`, `addSwitch` and `addLink`.
     """
 
-    loss_in_percent: ClassVar[bool] = False
-    """Whether `loss` of an `addLink` is per cent, as in Mininet, and not a share."""
-
-    parameters: TopologyParameters
-
-    def begin(self, parameters: TopologyParameters) -> None:
-        """Prepare for hosts, switches and links; called before the constructor."""
+    def __init__(self, parameters: TopologyParameters) -> None:
         self.parameters = parameters
         self._links: dict[tuple[str, str], LinkParameters] = {}
-        self._switch_count = 0
         self._made: dict[tuple[str, bool], LinkParameters] = {}
-
-    def finish(self) -> None:
-        """Check what was built, and complete its links; called after the constructor."""
+        self._switch_numbers = itertools.count(1)
+        super().__init__(parameters)  # which calls `build`
         self._check()
         self._apply_overrides()
         self._set_options()
@@ -63,23 +51,20 @@ class LabTopo(Topo):
             raise ValueError(f"node {name!r}: two hyphens join the two ends in a link's name")
         if name in self.g.nodes():
             raise ValueError(f"node {name!r} is there twice")
-        is_switch = options.get("isSwitch", False)
-        others = {key: value for key, value in options.items() if key != "isSwitch"}
-        try:
-            mininet_options.check_node(others, is_switch=is_switch)
-        except ValueError as error:
-            raise ValueError(f"{'switch' if is_switch else 'host'} {name}: {error}") from None
-        # The lab makes all nodes alike but for a switch's dpid.
-        kept = {key: options[key] for key in ("isSwitch", "dpid") if key in options}
-        added: str = super().addNode(name, **kept)
+        if other := options.keys() - {"isSwitch", "dpid"}:
+            raise ValueError(f"node {name}: {min(other)}: the lab makes nodes itself; leave it out")
+        added: str = super().addNode(name, **options)
         return added
 
-    def addSwitch(self, name: str, **options: Any) -> str:  # noqa: N802
+    def addSwitch(self, name: str, dpid: str | None = None, **options: Any) -> str:  # noqa: N802
         """Add a switch; datapath ids count from 1 in the order of the calls."""
-        self._switch_count += 1
-        dpid = f"{self._switch_count:0{_DATAPATH_ID_DIGITS}x}"
-        options = {"dpid": dpid, **(options or self.sopts)}
-        added: str = super().addSwitch(name, **options)
+        number = f"{next(self._switch_numbers):x}"
+        dpid = number.zfill(16) if dpid is None else dpid
+        if not (isinstance(dpid, str) and _DATAPATH_ID.fullmatch(dpid)):
+            raise ValueError(
+                f"switch {name}: dpid={dpid!r}: valid: a text of 1 to 16 hexadecimal digits"
+            )
+        added: str = super().addSwitch(name, dpid=dpid, **options)
         return added
 
     def addLink(  # noqa: N802
@@ -88,10 +73,9 @@ class LabTopo(Topo):
         second: str,
         port1: int | None = None,
         port2: int | None = None,
-        key: Any = None,
         **options: Any,
-    ) -> Any:
-        """Link two nodes; `options`: what differs for this link, the lab's keys or Mininet's."""
+    ) -> None:
+        """Link two nodes; `options`: keys of a link, such as `delay_s`, where it differs."""
         for node in (first, second):
             if node not in self.g.nodes():
                 raise ValueError(f"link {first}--{second}: there is no node {node!r}")
@@ -103,23 +87,20 @@ class LabTopo(Topo):
             raise ValueError(f"two links between {first} and {second}")
         is_core = self.isSwitch(first) and self.isSwitch(second)
         try:
-            self._links[first, second] = self._link(options or self.lopts, is_core)
-        except ValueError as error:
-            raise ValueError(f"link {first}--{second}: {error}") from None
-        return super().addLink(first, second, port1, port2, key)
+            self._links[first, second] = self._link(options, is_core)
+        except ValidationError as error:
+            wrong = problems.input_error(error, LinkParameters)
+            raise ValueError(f"link {first}--{second}: {wrong}") from None
+        super().addLink(first, second, port1, port2)
 
     def _link(self, options: dict[str, Any], is_core: bool) -> LinkParameters:
         """Join a link's settings of all scopes; most links have those of others, made once."""
-        if (made := self._made.get(key := (repr(options), is_core))) is not None:
-            return made
-        keys = mininet_options.link_keys(options, loss_in_percent=self.loss_in_percent)
-        try:
-            link = LinkParameters(**keys)
-        except ValidationError as error:
-            raise problems.input_error(error, LinkParameters) from None
-        if is_core:
-            link = link.over(self.parameters.core)
-        self._made[key] = link.over(self.parameters)
+        key = (repr(options), is_core)
+        if key not in self._made:
+            link = LinkParameters(**options)
+            if is_core:
+                link = link.over(self.parameters.core)
+            self._made[key] = link.over(self.parameters)
         return self._made[key]
 
     def link_options(self) -> dict[str, dict[str, Any]]:
@@ -199,6 +180,13 @@ class LabTopo(Topo):
             identity = int(self.nodeInfo(name)["dpid"], 16)
             if (other := by_identity.setdefault(identity, name)) != name:
                 raise ValueError(f"switches {other!r} and {name!r} have the same dpid {identity:x}")
+        if self.parameters.core != LinkParameters() and not any(
+            self.isSwitch(first) and self.isSwitch(second) for first, second in self._links
+        ):
+            raise ValueError(
+                f"core: topology {self.parameters.name!r} has no link between switches; "
+                "valid: the keys at the top level, or links"
+            )
         if len(hosts) > 1 + MOST_LAB_WORKERS + MOST_EXTRA_HOSTS:
             return  # of more hosts no lab is built, and no interface made
         for node, ports in self.ports.items():
@@ -217,16 +205,6 @@ class LabTopo(Topo):
                 some = ", ".join([*self.link_options()][:4])
                 raise ValueError(f"links: there is no link {name!r}; valid: {some}, ...")
             self._links[ends] = changes.over(self._links[ends])
-
-    def refuse_core_without_links(self) -> None:
-        """Refuse a `core` that is given where no link joins two switches."""
-        if any(self.isSwitch(first) and self.isSwitch(second) for first, second in self._links):
-            return
-        if self.parameters.core != LinkParameters():
-            raise ValueError(
-                f"core: topology {self.parameters.name!r} has no link between switches; "
-                "valid: the keys at the top level, or links"
-            )
 
     def _set_options(self) -> None:
         asked = any(link.queue_bdp is not None or link.delay_s for link in self._links.values())

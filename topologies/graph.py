@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pydantic import Field
 
-from mininet.topo import Topo
-from pydantic import Field, ValidationError
-
-from testbed.shared import problems
-from testbed.shared.input_error import InputError
 from testbed.shared.problems import optional
-from topologies import mininet_options
 from topologies.base import LabTopo
 from topologies.settings import LinkParameters, TopologyParameters
 
@@ -44,42 +38,10 @@ class Topology(LabTopo):
 
     def build(self, parameters: Parameters) -> None:
         for name, dpid in parameters.switches.items():
-            self.addSwitch(name, **({} if dpid is None else {"dpid": dpid}))
+            self.addSwitch(name, dpid)
         for name in parameters.hosts:
             self.addHost(name)
         for edge in parameters.edges:
             ports = edge.ports or (None, None)
             options = edge.model_dump(include=set(LinkParameters.model_fields), exclude_none=True)
             self.addLink(*edge.between, *ports, **options)
-
-
-def described(topo: Topo) -> dict[str, Any]:
-    """Describe a built topology as an experiment's `topology` section does."""
-    percent = not isinstance(topo, LabTopo)
-    hosts, switches = topo.hosts(sort=False), topo.switches(sort=False)
-    edges, place = [], ""
-    try:
-        for name in (*hosts, *switches):
-            place = f"{'host' if name in hosts else 'switch'} {name}"
-            info = topo.nodeInfo(name)
-            options = {key: info[key] for key in info if key != "isSwitch"}
-            mininet_options.check_node(options, is_switch=name in switches)
-        for _, _, info in topo.links(sort=False, withInfo=True):
-            ends = {key: info[key] for key in ("node1", "node2", "port1", "port2")}
-            place = f"link {ends['node1']}--{ends['node2']}"
-            options = {key: info[key] for key in info if key not in ends}
-            keys = mininet_options.link_keys(options, loss_in_percent=percent)
-            edge = Edge(
-                between=(ends["node1"], ends["node2"]), ports=(ends["port1"], ends["port2"]), **keys
-            )
-            edges.append(edge.model_dump(mode="json", exclude_none=True))
-    except ValidationError as error:
-        raise problems.input_error(error, Edge, f"{place}: ") from None
-    except ValueError as error:
-        raise InputError(f"{place}: {error}") from None
-    return {
-        "name": "graph",
-        "hosts": hosts,
-        "switches": {name: topo.nodeInfo(name).get("dpid") for name in switches},
-        "edges": edges,
-    }

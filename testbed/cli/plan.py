@@ -241,8 +241,6 @@ def _show_topologies(runs: Sequence[Run], console: Console) -> None:
             f"\n{_topology_title(alike, len(runs))}: {hosts} hosts, {switches} switches; "
             f"longest round trip without queues {1e3 * topology.longest_rtt_s():g} ms",
         )
-        if roles := getattr(topology, "roles", {}):
-            say(console, f"hosts: {', '.join(f'{name} is {role}' for name, role in roles.items())}")
         kinds: Counter[str] = Counter()  # such as `100 Mbit/s, 10 ms, queue 150 kB`
         for link in topology.link_options().values():
             rate = sizes.quantity(link["rate_bps"], "bit/s")

@@ -33,7 +33,6 @@ from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:
     import polars as pl
-    from mininet.topo import Topo
 
     from topologies import TopologyParameters
 
@@ -280,7 +279,7 @@ class Lab:
     @classmethod
     def from_topology(
         cls,
-        topology: TopologyParameters | Topo | Mapping[str, Any] | str,
+        topology: TopologyParameters | Mapping[str, Any] | str,
         *,
         impairments: Sequence[Mapping[str, Any]] = (),
         seed: int = 1,
@@ -290,8 +289,8 @@ class Lab:
         """The lab of a topology alone.
 
         Args:
-            topology: a Mininet `Topo` that has been built; a topology's name, or a mapping, as in
-                an experiment's `topology` section; or parameters that were made of one.
+            topology: its name, or a mapping, as in an experiment's `topology` section; or
+                parameters that were made of one.
             impairments: those that `impair` can begin: mappings as in an experiment, such as
                 `{"kind": "loss", "host": "server", "q": 0.5}`, by default called by kind and place,
                 here `loss-server`. Their anchors do not count: the script says when.
@@ -418,7 +417,7 @@ def _end(box: Sandbox, owner: int) -> None:
 
 
 def of_topology(
-    topology: TopologyParameters | Topo | Mapping[str, Any] | str,
+    topology: TopologyParameters | Mapping[str, Any] | str,
     *,
     impairments: Sequence[Mapping[str, Any]],
     seed: int,
@@ -472,7 +471,7 @@ def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _parameters(
-    topology: TopologyParameters | Topo | Mapping[str, Any] | str,
+    topology: TopologyParameters | Mapping[str, Any] | str,
 ) -> TopologyParameters:
     if isinstance(topology, topologies.TopologyParameters):
         return topology
@@ -480,14 +479,8 @@ def _parameters(
         topology = {"name": topology}
     try:
         if not isinstance(topology, Mapping):
-            from mininet.topo import Topo
-
-            from topologies import graph
-
-            if not isinstance(topology, Topo):
-                kind = type(topology).__name__
-                raise InputError(f"{kind}: valid: a Mininet Topo, a topology's keys, or a name")
-            topology = graph.described(topology)
+            kind = type(topology).__name__
+            raise InputError(f"{kind}: valid: a topology's keys, or a name")
         parameters = topologies.parse(units.converted(topology))
     except ValidationError as error:
         raise problems.input_error(error, topologies.TopologyParameters, "topology.") from None
