@@ -38,18 +38,12 @@ def load(results_dir: Path | str, experiment: str | None = None) -> Frames:
     return load.Frames(load.load(Path(results_dir), experiment))
 
 
-def write_report(
-    results_dir: Path | str,
-    experiment: str | None = None,
-    *,
-    include_invalid: bool = False,
-) -> ReportPaths:
+def write_report(results_dir: Path | str, experiment: str | None = None) -> ReportPaths:
     """Write `results_dir/EXPERIMENT/report/` (page, `summary.json`, tables, figures) and the index.
 
     Args:
         results_dir: as in `load`.
         experiment: as in `load`.
-        include_invalid: invalid runs enter the numbers; page, tables and figures are marked so.
 
     Raises:
         ValueError: as in `load`.
@@ -57,7 +51,7 @@ def write_report(
     """
     from analysis.report import writing
 
-    return writing.write_report(Path(results_dir), experiment, include_invalid=include_invalid)
+    return writing.write_report(Path(results_dir), experiment)
 
 
 def write_index(results_dir: Path | str) -> Path | None:

@@ -6,7 +6,6 @@ identified by its hash; in older runs, which have none, by the commit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ import polars as pl
 
 VERDICTS = ("ok", "failed", "invalid", "unsupported", "interrupted")
 MISSING = "missing"  # planned, but nothing of it is on disk: not started yet
-INVALID_INCLUDED = "INVALID RUNS INCLUDED"  # the mark of numbers that are of such runs, too
 NOT_STARTED = "planned, not started"  # its reason, of a sweep that is not divided
 FACTOR_PREFIX = "factor."  # of the columns that hold a run's point in the sweep
 
@@ -55,7 +53,6 @@ class Evidence:
     levels: dict[str, list[str | None]]
     runs: list[Run]
     others: list[Run]
-    include_invalid: bool = False
 
     def measured(self) -> pl.DataFrame:
         """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric."""
@@ -79,16 +76,7 @@ class Evidence:
 
     @property
     def ok_runs(self) -> list[Run]:
-        """The runs that enter statistics: the ok ones, with `include_invalid` the invalid ones."""
-        return [run for run in self.runs if self.counts(run)]
-
-    def counts(self, run: Run) -> bool:
-        invalid = self.include_invalid and run.verdict == "invalid" and bool(run.config)
-        return run.verdict == "ok" or invalid
-
-    @property
-    def invalid_included(self) -> int:
-        return sum(run.verdict == "invalid" for run in self.ok_runs)
+        return [run for run in self.runs if run.verdict == "ok"]
 
     @property
     def runs_programs(self) -> bool:
@@ -226,22 +214,6 @@ def calls_attention(gate: dict[str, Any]) -> bool:
 def stops(gate: dict[str, Any]) -> bool:
     """Tell a gate because of which the run does not count."""
     return calls_attention(gate) and gate.get("decides") is not False
-
-
-def beyond_limits(runs: Iterable[Run]) -> dict[str, str]:
-    """The gates that made runs invalid: by key the value furthest beyond its limit, in words."""
-    worst: dict[str, tuple[float, str]] = {}
-    for run in runs:
-        for gate in run.gates if run.verdict == "invalid" else ():
-            if not stops(gate):
-                continue
-            key = str(gate.get("key") or gate.get("name"))
-            value, limit = gate.get("value"), gate.get("limit")
-            words, excess = NOT_MEASURED, 0.0
-            if value is not None and limit is not None:
-                words, excess = f"{value:.3g} over {limit:g}", value / limit if limit else math.inf
-            worst[key] = max(worst.get(key, (-1.0, "")), (excess, words))
-    return {key: words for key, (_, words) in worst.items()}
 
 
 def another_attempt_may_help(run: Run) -> bool:

@@ -152,20 +152,14 @@ class Frames:
         return pl.concat(parts)
 
 
-def load(
-    results_dir: Path,
-    experiment: str | None = None,
-    *,
-    include_invalid: bool = False,
-) -> Results:
+def load(results_dir: Path, experiment: str | None = None) -> Results:
     folder = _find_experiment(results_dir, experiment)
     problems: list[str] = []
     document, plan = (
         logs.read_document(folder / name, problems, require_schema=True)
         for name in ("experiment.json", "plan.json")
     )
-    whole = ("ok", "invalid") if include_invalid else ("ok",)
-    runs, others = _runs(folder, plan, whole)
+    runs, others = _runs(folder, plan)
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
     commands = list(filter(None, plan.get("commands") or [plan.get("command")]))
@@ -182,11 +176,10 @@ def load(
         runs=runs,
         others=others,
         problems=problems,
-        include_invalid=include_invalid,
     )
 
 
-def _runs(folder: Path, plan: dict[str, Any], whole: Sequence[str]) -> tuple[list[Run], list[Run]]:
+def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
     directories_of = _directories_of_runs(folder)
     planned = plan.get("runs") or []
@@ -199,12 +192,12 @@ def _runs(folder: Path, plan: dict[str, Any], whole: Sequence[str]) -> tuple[lis
     others: list[Run] = []
     for entry in planned:
         directories = directories_of.pop(entry["key"], [])
-        attempts = [_read(entry, directory, whole) for directory in directories]
+        attempts = [_read(entry, directory) for directory in directories]
         missing = Run(**_identity(entry), verdict=MISSING, reason=NOT_STARTED)
         runs.append(attempts.pop() if attempts else missing)
         others.extend(attempts)
     for key, directories in directories_of.items():
-        others.extend(_read({"key": key}, directory, whole) for directory in directories)
+        others.extend(_read({"key": key}, directory) for directory in directories)
     configs = [run.config for run in runs if run.config]
     return runs, [
         run if run.note else replace(run, note=_not_planned(run.config, configs)) for run in others
@@ -230,7 +223,7 @@ def _without_places(document: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(text)) if places else document
 
 
-def _read(entry: dict[str, Any], attempt: _Directory, whole: Sequence[str]) -> Run:
+def _read(entry: dict[str, Any], attempt: _Directory) -> Run:
     directory, problems, status_problems = attempt.path, list[str](), list[str]()
     config = _without_places(logs.read_document(directory / CONFIG, problems))
     status = logs.read_document(directory / "status.json", status_problems)
@@ -240,7 +233,7 @@ def _read(entry: dict[str, Any], attempt: _Directory, whole: Sequence[str]) -> R
     if "this version reads" in reason:
         reason += f"; './lab run {directory.parent.name} --anew' runs it again"
     facts: dict[str, Any] = {}
-    if verdict in whole:
+    if verdict == "ok":
         for name in ("manifest", "calibration"):
             facts[name] = _without_places(logs.read_document(directory / f"{name}.json", problems))
         reader = programs if runs_programs(config) else logs
@@ -256,7 +249,7 @@ def _read(entry: dict[str, Any], attempt: _Directory, whole: Sequence[str]) -> R
         gates=status.get("gates") or [],
         config=config,
         **facts,
-        problems=problems if verdict in whole else [],
+        problems=problems if verdict == "ok" else [],
     )
 
 

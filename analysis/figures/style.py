@@ -25,7 +25,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from analysis.data.evidence import INVALID_INCLUDED
 from analysis.statistics import Estimate
 
 
@@ -311,13 +310,6 @@ def add_legend(
             figure.set_figheight(figure.get_figheight() + max(0.0, more))
             return
         legend.remove()
-
-
-def watermark(figure: Figure) -> None:
-    size = 72 * figure.get_figwidth() / len(INVALID_INCLUDED)
-    place: Any = {"ha": "center", "va": "center", "rotation": 20, "zorder": 100}
-    text = figure.text(0.5, 0.5, INVALID_INCLUDED, **place)
-    text.set(fontsize=size, alpha=0.3, color=ORANGE.light)
 
 
 def render(figure: Figure, kind: str) -> bytes:

@@ -11,7 +11,6 @@ import polars as pl
 from analysis import formatting
 from analysis.data import evidence
 from analysis.data.evidence import (
-    INVALID_INCLUDED,
     MISSING,
     NOT_STARTED,
     Evidence,
@@ -57,9 +56,6 @@ def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
 
 def _of_verdicts(results: Evidence) -> Iterator[str]:
     runs = results.ok_runs
-    if included := results.invalid_included:
-        count = f"{included} of {len(runs)} runs"
-        yield f"{INVALID_INCLUDED}: {count}; look at them, do not compare or publish these numbers"
     if simulated := sum(bool(run.manifest.get("simulated")) for run in runs):
         count = f"{simulated} of {len(runs)} runs"
         yield f"simulated: {count}, on links and hosts of a model; no measure of a machine's speed"

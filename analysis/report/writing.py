@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from analysis.data import evidence
-from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.load import CONFIG, Results, load
 from analysis.data.logs import read_document
 from analysis.data.metrics import METRICS, describe
@@ -23,7 +22,7 @@ from analysis.report.timeline import timeline_page
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import entry, of_programs, points
 from analysis.tables import by_arm, published_values, ratios, setup, verdicts
-from analysis.tables.rendering import Cell, Table, marked, row, to_csv, to_latex, to_markdown
+from analysis.tables.rendering import Cell, Table, row, to_csv, to_latex, to_markdown
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
 _FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
@@ -46,8 +45,6 @@ class ReportPaths:
     cautions: list[str]
     damaged: list[tuple[str, list[str]]]  # runs whose logs are not whole: key, what is wrong
     resumable: bool  # some run is not ok, and may be at another attempt
-    beyond_limits: dict[str, str]  # gates that made runs invalid: the worst value and the limit
-    invalid_included: int  # how many invalid runs the numbers are of, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +56,14 @@ class Drawing:
     png: bytes
 
 
-def write_report(
-    results_dir: Path,
-    experiment: str | None = None,
-    *,
-    include_invalid: bool = False,
-) -> ReportPaths:
+def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
     """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
-    results = load(results_dir, experiment, include_invalid=include_invalid)
+    results = load(results_dir, experiment)
     summary = summarise(results)
     summary["cautions"] = remarks.cautions(results, summary)
     timeline, in_timeline = timeline_page(results)
     tables = _tables(results, summary)
     tables["per-run"] = verdicts.every_run_table(results, in_timeline)
-    if results.invalid_included:
-        tables = {name: marked(table) for name, table in tables.items()}
     drawings = draw_all(results, summary)
     page = render_page(results, summary, tables, drawings, has_timeline=bool(timeline))
 
@@ -103,8 +93,6 @@ def write_report(
         cautions=summary["cautions"],
         damaged=_damaged(results),
         resumable=_resumable(results),
-        beyond_limits=evidence.beyond_limits(results.runs),
-        invalid_included=results.invalid_included,
     )
 
 
@@ -188,8 +176,6 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
         }
         for line in csv.DictReader(_CAPTIONS.read_text(encoding="utf-8").splitlines()):
             if (figure := figures[line["name"]]) is not None:
-                if results.invalid_included:
-                    style.watermark(figure)
                 svg, png = style.render(figure, "svg").decode(), style.render(figure, "png")
                 words = {key: " ".join(text.format(**texts).split()) for key, text in line.items()}
                 drawings.append(Drawing(**words, svg=svg, png=png))
@@ -210,12 +196,9 @@ def render_page(
     folder = shlex.quote(str(place.relative_to(Path.cwd()) if below else place))
     arms = summary["arms"]
     programs, findings = of_programs(arms), ratios.findings_table(summary)
-    if results.invalid_included:
-        findings = marked(findings)
     return render(
         "report.html.j2",
         results=results,
-        mark=INVALID_INCLUDED if results.invalid_included else "",
         verdicts=summary["verdicts"],
         planned=len(results.runs),
         findings=findings,

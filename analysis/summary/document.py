@@ -51,7 +51,6 @@ def summarise(results: Evidence) -> dict[str, Any]:
         "experiment": results.experiment,
         "intervals": METHOD,
         "verdicts": results.verdicts(),
-        **({"invalid_included": n} if (n := results.invalid_included) else {}),
         "waived_gates": list(evidence.waived(results.ok_runs)),
         "task_metric": measure.task_metric(measured),
         "paces": sorted({evidence.pace(run.config)["kind"] for run in results.ok_runs}),
@@ -133,7 +132,7 @@ def _points(
             )
             and published.meets(cell["factors"] | conditions, entry.applies_to)
         ]
-        ok_runs = [run for run in runs if results.counts(run)]
+        ok_runs = [run for run in runs if run.verdict == "ok"]
         cell["published"] = published.between_arms(here, cell, ok_runs)
         points.append(cell)
     return points
@@ -143,7 +142,7 @@ def _unpaired(results: Evidence, runs: Sequence[Run]) -> dict[str, list[int]]:
     """Seeds that a pair lacks at some point since only one of its arms has an ok run there."""
     ok = {arm: set[tuple[int, str]]() for arm in results.arms}
     for run in runs:
-        if results.counts(run):
+        if run.verdict == "ok":
             ok[run.arm].add((run.seed, str(run.factors)))
     lacking = {
         f"{left}/{right}": sorted({seed for seed, _ in ok[left] ^ ok[right]})

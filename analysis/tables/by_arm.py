@@ -120,11 +120,8 @@ def _notes(summary: dict[str, Any]) -> list[str]:
         )
     verdicts = summary["verdicts"]
     planned = sum(verdicts.values())
-    outside = verdicts | {
-        "ok": 0,
-        "invalid": verdicts["invalid"] - summary.get("invalid_included", 0),
-    }
-    if left_out := [f"{count} {name}" for name, count in outside.items() if count]:
+    outside = {name: count for name, count in verdicts.items() if count and name != "ok"}
+    if left_out := [f"{count} {name}" for name, count in outside.items()]:
         notes.append(f"Left out of these numbers: {', '.join(left_out)} (of {planned}).")
     if pairs := " and ".join(lookup.unlike(summary)):
         both = "both have, of one machine and code" if "no_pairs" in summary else "both have"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis import formatting
-from analysis.data.evidence import INVALID_INCLUDED
 from analysis.data.metrics import ALL_BURSTS, describe, in_table
 from analysis.formatting import RATIO, Unit, joined, number
 from analysis.statistics import ENOUGH_SEEDS, Estimate, holm
@@ -230,11 +229,10 @@ def findings_table(summary: dict[str, Any]) -> Table:
 def first_finding(summary: dict[str, Any]) -> str:
     """The first cell of the findings in one line, or why there is none."""
     table = findings_table(summary)
-    mark = f"{INVALID_INCLUDED}: " if summary.get("invalid_included") else ""
     if not table.rows:
-        return mark + table.notes[0]
+        return table.notes[0]
     pair, cell, *_ = table.rows[0]
-    return f"{mark}{pair.text}: {table.columns[1]} {cell.text} ({cell.detail})"
+    return f"{pair.text}: {table.columns[1]} {cell.text} ({cell.detail})"
 
 
 def _finding(compared: _Compared, pair: Pair) -> Cell:

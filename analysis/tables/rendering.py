@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from analysis import formatting
-from analysis.data.evidence import INVALID_INCLUDED
 from analysis.formatting import Unit
 from analysis.statistics import Estimate
 
@@ -63,21 +62,6 @@ def table_of(
     return Table(title=title, columns=list(columns), rows=rows, **further)
 
 
-def marked(table: Table) -> Table:
-    """The table with the mark of invalid runs in its title, in a note and in each record."""
-    records = table.records or [_as_record(table, row) for row in table.rows]
-    return replace(
-        table,
-        title=f"{INVALID_INCLUDED}: {table.title}",
-        notes=[INVALID_INCLUDED, *table.notes],
-        records=[{**record, "mark": INVALID_INCLUDED} for record in records],
-    )
-
-
-def _as_record(table: Table, cells: list[Cell]) -> dict[str, str]:
-    return dict(zip(table.columns, map(_full, cells), strict=True))
-
-
 def transposed(table: Table) -> Table:
     """The table with its columns as rows, and without records."""
     lines = zip(*table.rows, strict=True)
@@ -123,7 +107,9 @@ def to_markdown(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """The unrounded numbers, one record per line; without records, the cells' texts."""
-    records = table.records or [_as_record(table, row) for row in table.rows]
+    records = table.records or [
+        dict(zip(table.columns, map(_full, cells), strict=True)) for cells in table.rows
+    ]
     names = list(dict.fromkeys(name for record in records for name in record))
     text = io.StringIO()
     writer = csv.DictWriter(text, names or table.columns, lineterminator="\n")

@@ -25,9 +25,7 @@ _MANY = 50  # runs take so long to read that it is said
 _FEW = 3  # runs with damaged logs that are named; the page has all
 
 
-def write(
-    place: Place, *, stderr: bool = False, include_invalid: bool = False
-) -> list[ReportPaths]:
+def write(place: Place, *, stderr: bool = False) -> list[ReportPaths]:
     """Write the report of an experiment, or of all; print its main table and where it is."""
     place.require()
     console = Console(highlight=False, markup=False, soft_wrap=True, stderr=stderr)
@@ -40,7 +38,7 @@ def write(
             if name and (count := len(list((place.results / name).glob("*/status.json")))) > _MANY:
                 console.print(f"{name}: reading {count} runs and drawing figures")
             where = (place.folder, None) if own else (place.results, name)
-            written.append(analysis.write_report(*where, include_invalid=include_invalid))
+            written.append(analysis.write_report(*where))
             _show(written[-1], console)
     except ValueError as error:
         raise InputError(str(error)) from None
@@ -50,7 +48,7 @@ def write(
 
 
 def _show(paths: ReportPaths, console: Console) -> None:
-    if paths.verdicts.get("ok") or paths.invalid_included:
+    if paths.verdicts.get("ok"):
         table = paths.main_table  # a caution tells the waived gates
         notes = [note for note in table.notes if not note.startswith(WAIVED)]
         width = console.width if console.is_terminal else None
@@ -65,12 +63,6 @@ def _show(paths: ReportPaths, console: Console) -> None:
         folder = shlex.quote(str(paths.index.parents[1]))
         again = f", ./lab run {folder} runs them" if paths.resumable else ""
         console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
-        if paths.beyond_limits:
-            gates = ", ".join(f"{key} {words}" for key, words in paths.beyond_limits.items())
-            console.print(
-                f"{paths.verdicts['invalid']} invalid ({gates}); look at them, marked as such: "
-                f"./lab report {folder} --include-invalid"
-            )
 
 
 def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
@@ -119,13 +111,7 @@ def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
     return not verified.differences
 
 
-def export(
-    chosen: Sequence[Place],
-    form: str,
-    output: Path | None,
-    *,
-    include_invalid: bool,
-) -> None:
+def export(chosen: Sequence[Place], form: str, output: Path | None) -> None:
     """Print or write an experiment's main table, or pack its results, after its report."""
     if form not in ("csv", "latex", "zip"):
         raise InputError(f"--format {form}: valid: csv, latex, zip")
@@ -134,11 +120,11 @@ def export(
     if form == "zip":
         target = output or Path(f"{place.experiment}.zip")
         exporting.refuse(place.folder, target)
-        write(place, include_invalid=include_invalid)
+        write(place)
         size = exporting.export(place.folder, target)
         print(f"archive: {target}, {sizes.in_words(size)}")
         return
-    (written,) = write(place, stderr=True, include_invalid=include_invalid)
+    (written,) = write(place, stderr=True)
     text = (to_csv if form == "csv" else to_latex)(written.main_table)
     if output is None:
         print(text, end="")

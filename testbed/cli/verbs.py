@@ -251,17 +251,12 @@ def report(
         bool,
         typer.Option("--readme", help="store them in experiments/results/, fill pages' tables"),
     ] = False,
-    include_invalid: Annotated[
-        bool,
-        typer.Option("--include-invalid", help="show invalid runs' numbers, too, marked as such"),
-    ] = False,
 ) -> None:
     """Write the reports of finished runs again, from their directories alone."""
     from testbed.cli import places
 
-    if readme and (include_invalid or form):
-        option = "--include-invalid" if include_invalid else "--format"
-        raise InputError(f"{option}: valid without --readme, which keeps ok runs alone")
+    if readme and form:
+        raise InputError("--format: valid without --readme")
     names: list[str] | list[None] = what or [None]
     chosen = list(dict.fromkeys(places.find(name, out) for name in names))
     for place in chosen:  # nothing is written where one name is wrong
@@ -269,12 +264,12 @@ def report(
     from testbed.cli import report_view  # imports what draws figures, which takes a second
 
     if form is not None:
-        report_view.export(chosen, form, output, include_invalid=include_invalid)
+        report_view.export(chosen, form, output)
         return
     if output is not None:
         raise InputError("--output: valid with --format")
     for place in chosen:
-        report_view.write(place, include_invalid=include_invalid)
+        report_view.write(place)
     for place in chosen if readme else ():
         report_view.keep(place)
 

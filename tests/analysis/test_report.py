@@ -18,10 +18,8 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.data.evidence import INVALID_INCLUDED
 from analysis.report import html, writing
 from analysis.tables.by_arm import main_table
-from analysis.tables.ratios import first_finding
 from tests.analysis.build import ResultsBuilder, edited, summary_of
 from tests.analysis.test_sweep_points import run as run_of
 from tests.analysis.test_sweep_points import sweep
@@ -52,54 +50,6 @@ def three_arms(folder: Path, seeds: int = 2) -> ResultsBuilder:
             calm_s, burst_s = ((0.7 + 0.2 * seed) * time_s for time_s in times_s[arm])
             build.run(arm=arm, seed=seed, calm_s=calm_s, burst_s=burst_s, compute_s=0, **of_arm)
     return build
-
-
-def test_invalid_runs_are_shown_when_asked_for_and_marked_everywhere(tmp_path):
-    build = three_arms(tmp_path / "runs")
-    figures = analysis.write_report(tmp_path / "runs").figures
-    shown = {figure.name: figure.read_bytes() for figure in figures}
-    for path in build.folder.glob("*/status.json"):
-        with edited(path) as status:
-            status["verdict"] = "invalid"
-            status["gates"][0] |= {"key": "cpu_others", "value": 0.76, "outcome": "failed"}
-    paths = analysis.write_report(tmp_path / "runs")
-    assert not paths.figures and "invalid_included" not in json.loads(paths.summary.read_text())
-    assert INVALID_INCLUDED not in paths.index.read_text()
-
-    paths = analysis.write_report(tmp_path / "runs", include_invalid=True)
-    summary = json.loads(paths.summary.read_text())
-    assert summary["invalid_included"] == 6
-    assert summary["verdicts"]["ok"] == 0 and summary["verdicts"]["invalid"] == 6
-    assert summary["ratios"]["fixed-low/dblp"]["round_latency_s"]["burst_mean"]["value"] == (
-        pytest.approx(5.0)
-    )
-    assert summary["cautions"][0].startswith(INVALID_INCLUDED)
-    assert first_finding(summary).startswith(INVALID_INCLUDED)
-    assert paths.index.read_text().count(INVALID_INCLUDED) > 5
-    for table in paths.tables:
-        text = table.read_text()
-        assert INVALID_INCLUDED in text or text.count("\n") < 2, table
-    assert {figure.name for figure in paths.figures} == shown.keys()
-    assert all(figure.read_bytes() != shown[figure.name] for figure in paths.figures)
-    index = (tmp_path / "runs" / "report" / "index.html").read_text()
-    assert INVALID_INCLUDED in index
-
-
-def test_the_last_lines_say_what_to_do_about_invalid_runs(tmp_path, in_process):
-    build = ResultsBuilder(tmp_path / "runs")
-    for seed in (1, 2):
-        run = build.run(arm="dblp", seed=seed, verdict="invalid")
-        with edited(run / "status.json") as document:
-            document["gates"][0] |= {"key": "cpu_others", "value": 0.5 + 0.13 * seed, "limit": 0.25}
-    words = ("report", "quick", "--out", tmp_path / "runs")
-    status, out, _ = in_process(*words)
-    assert status == 0
-    assert "2 invalid (cpu_others 0.76 over 0.25); look at them, marked as such: " in out
-    assert out.endswith(f"./lab report {tmp_path / 'runs' / 'quick'} --include-invalid\n")
-    status, out, _ = in_process(*words, "--include-invalid")
-    assert status == 0 and INVALID_INCLUDED in out and "84.8" in out
-    status, _, err = in_process(*words, "--include-invalid", "--readme")
-    assert status == 2 and "--include-invalid: valid without --readme" in err
 
 
 def same(left: object, right: object) -> bool:

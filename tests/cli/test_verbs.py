@@ -80,18 +80,12 @@ def test_reports_of_several_experiments_are_written_at_once(tmp_path, in_process
 
 
 @pytest.mark.parametrize("form", ["csv", "latex"])
-@pytest.mark.parametrize("options", [(), ("--include-invalid",)])
-def test_a_printed_table_is_the_pages_whether_it_includes_invalid_runs_or_not(
-    tmp_path, in_process, form, options
-):
+def test_a_printed_table_is_the_pages(tmp_path, in_process, form):
     built = ResultsBuilder(tmp_path, experiment="one")
     built.run(arm="dblp", seed=1)
-    built.run(arm="dblp", seed=2, verdict="invalid", reason="gates")
-    words = ("report", "one", "--out", tmp_path, "--format", form, *options)
-    _, out, _ = in_process(*words)
+    _, out, _ = in_process("report", "one", "--out", tmp_path, "--format", form)
     (folder,) = tmp_path.glob("one/report")
     assert (folder / f"main.{form.removeprefix('la')}").read_text() == out
-    assert ("1.0, 1.0" in out or "(n) & 2" in out) == bool(options)
 
 
 def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, in_process):
