@@ -276,13 +276,11 @@ def report(
 
 _Result = Annotated[
     str,
-    typer.Argument(
-        help="an experiment's name, its YAML file, a folder of results or of kept ones; or a run"
-    ),
+    typer.Argument(help="an experiment's name, its YAML file, a folder of results or of kept ones"),
 ]
 
 
-@_verb(_READ, "compare quick experiments/results/quick    or two runs, by their keys")
+@_verb(_READ, "compare quick experiments/results/quick")
 def compare(
     first: _Result,
     second: _Result,
@@ -291,22 +289,19 @@ def compare(
         Path | None, output_file("--json", help="write all metrics to this file")
     ] = None,
 ) -> None:
-    """Compare two results of an experiment, such as a lab's and simulated ones, or two runs."""
+    """Compare two results of an experiment, such as a lab's and simulated ones."""
     from testbed.cli import places
 
     one, two = places.result(first, out), places.result(second, out)
-    if (are_runs := places.is_run(one)) != places.is_run(two):
-        raise InputError(f"{one} and {two}: valid: two results of an experiment, or two runs")
     from analysis import comparison  # imports what reads results, which takes a second
     from analysis.data.metrics import in_table
 
-    compare_all = comparison.compare_runs if are_runs else comparison.compare
     try:
-        first_side, second_side = map(comparison.evidence, (one, two))
-        for folder, side in ((one, first_side), (two, second_side)):
-            if not side.ok_runs and not are_runs:
+        sides = [comparison.evidence(folder) for folder in (one, two)]
+        for folder, side in zip((one, two), sides, strict=True):
+            if not side.ok_runs:
                 raise InputError(f"{folder}: no run is ok; ./lab explain {folder} says why")
-        compared = compare_all(first_side, second_side)
+        compared = comparison.compare(*sides)
     except ValueError as error:
         raise InputError(str(error)) from None
     if json_file is not None:
