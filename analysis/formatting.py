@@ -92,7 +92,6 @@ def brackets(estimate: Estimate, unit: Unit = RATIO) -> str:
 
 
 def p_value(p: float) -> str:
-    """`= ` and two digits, or `< 0.001`."""
     return "< 0.001" if p < 0.001 else f"= {p:.2g}" if p < 0.1 else f"= {p:.2f}"
 
 

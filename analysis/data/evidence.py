@@ -95,18 +95,15 @@ class Evidence:
         return tuple(places)
 
     def congestion_controls(self, arm: str) -> list[str]:
-        """The congestion controls that the ok runs of an arm used, read back by their endpoints."""
         of_runs = [run.congestion_controls for run in self.ok_runs if run.arm == arm]
         return sorted(set[str]().union(*of_runs))
 
     def verdicts(self) -> dict[str, int]:
-        """The number of planned runs by verdict, `missing` included."""
         ended = [run.verdict for run in self.runs]
         return {verdict: ended.count(verdict) for verdict in (*VERDICTS, MISSING)}
 
 
 def runs_programs(config: Mapping[str, Any]) -> bool:
-    """Tell runs of programs from those of the built-in training."""
     return isinstance(config.get("workload"), dict)
 
 
@@ -127,7 +124,6 @@ def dataset_name(training: dict[str, Any]) -> Any:
 
 
 def task(config: dict[str, Any]) -> str:
-    """The task of a run of the built-in training, such as `small-cnn on digits`."""
     training = section(config, "training")
     return f"{training.get('model')} on {dataset_name(training)}"
 
@@ -155,7 +151,6 @@ def factor_text(value: Any) -> str | None:
 
 
 def impairment_kinds(config: Mapping[str, Any]) -> dict[str, str]:
-    """The kind of each configured impairment by the name that the logs use."""
     kinds = {}
     for impairment in config.get("impairments") or []:
         kind = impairment["kind"]

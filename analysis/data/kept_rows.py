@@ -150,7 +150,6 @@ def own(document: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any
 
 
 def joined(shared: Mapping[str, Any], own_part: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of which `own_part` is its own."""
     both = dict(shared)
     for name, value in own_part.items():
         below = shared.get(name)
@@ -306,7 +305,6 @@ def _read_csv(
 
 
 def document_of(path: Path, remedy: str = "valid: the file as it was kept") -> dict[str, Any]:
-    """The JSON object of a kept file; a refusal ends with the remedy."""
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -336,7 +334,6 @@ def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _run(
     place: str, row: dict[str, Any], entry: dict[str, Any] | None, gates: list[dict[str, Any]]
 ) -> Run:
-    """A row of the attempts as a run, with arm, seed and factors of the plan, if it is there."""
     if row["verdict"] not in (*VERDICTS, MISSING):
         valid = ", ".join((*VERDICTS, MISSING))
         raise ValueError(f"{place}: verdict {row['verdict']!r}; valid: {valid}")
@@ -355,7 +352,6 @@ def _run(
 def _completed(
     run: Run, shared: dict[str, Any], entry: dict[str, Any], manifest: dict[str, Any]
 ) -> Run:
-    """A planned run with its configuration, and with its machine and commit if it is ok."""
     if "config" not in entry:
         return run
     config = joined(shared, entry["config"]) | {name: entry[name] for name in _OF_A_RUN}
@@ -365,7 +361,6 @@ def _completed(
 
 
 def _kind(name: str) -> Column | None:
-    """The type of a column of `ROWS`; None for one that this version does not know."""
     if name in ("run_key", "arm") or name.startswith(FACTOR_PREFIX):
         return pl.String
     others: dict[str, Column] = {"seed": pl.Int64, TOLERANCE_VARIED: pl.Boolean}

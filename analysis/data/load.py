@@ -71,8 +71,6 @@ class Results(Evidence):
 
 
 def _frame(name: str, meaning: str) -> cached_property[pl.DataFrame]:
-    """The property of `Frames` that is the log or table of this name."""
-
     def read(frames: Frames) -> pl.DataFrame:
         # Files of comma-separated values and table programs have no lists.
         return frames.evidence.frame(name).with_columns(pl.col(pl.List(pl.String)).list.join(", "))
@@ -205,7 +203,6 @@ def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
 
 
 def _identity(entry: dict[str, Any]) -> dict[str, Any]:
-    """The keys that identify a run, from its entry in the plan or its configuration."""
     return {
         "key": entry["key"],
         "arm": str(entry.get("arm", "?")),

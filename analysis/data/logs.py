@@ -68,7 +68,6 @@ class FrameColumns:
 
 
 def unit_of(name: str) -> str:
-    """The unit that a name ends with; empty where it names none."""
     return next((unit for suffix, unit in _UNITS.items() if name.endswith(suffix)), "")
 
 
@@ -135,7 +134,6 @@ def read_document(
 
 
 def congestion_controls(directory: Path) -> list[str]:
-    """The distinct congestion controls that a run's endpoints say they used."""
     names = set()
     for path in (directory / "events").glob("endpoint-*.jsonl"):
         try:
@@ -248,7 +246,6 @@ def labelled(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def labels(runs: Sequence[Run]) -> pl.DataFrame:
-    """The first columns of every frame: a row for each run."""
     factors = factor_names(runs)
     names = ["run_key", "arm", "seed", *(FACTOR_PREFIX + name for name in factors)]
     rows = [
@@ -297,7 +294,6 @@ def samples(run: Path, name: str) -> pl.DataFrame:
 
 
 def cpu_s_of_hosts(run: Path) -> dict[str, float]:
-    """The processor seconds of all sampled processes of each host, by the host's name."""
     sampled = samples(run, "processes")
     of_process = sampled.drop_nulls("host").group_by("host", "pid").agg(pl.col("cpu_s").max())
     used = of_process.group_by("host").agg(pl.col("cpu_s").sum()).sort("host")
@@ -305,7 +301,6 @@ def cpu_s_of_hosts(run: Path) -> dict[str, float]:
 
 
 def sampler(run: Path) -> dict[str, Any]:
-    """`samples/sampler.json`: the rate and the cost of sampling, and the links."""
     return read_document(run / "samples" / "sampler.json", [])
 
 

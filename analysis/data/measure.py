@@ -78,7 +78,6 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
 
 
 def _metrics(runs: Sequence[Run], by_log: dict[str, pl.DataFrame]) -> pl.DataFrame:
-    """A row per run and a column per metric; null where the run has no value for it."""
     frame = pl.DataFrame(
         [(run.key, run.config.get("rounds")) for run in runs],
         schema={"run_key": pl.String, "_planned": pl.Int64},

@@ -81,7 +81,6 @@ def is_of_programs(name: str) -> bool:
 
 
 def metric_names(frame: pl.DataFrame) -> list[str]:
-    """List the metrics among the columns of the runs' rows, in the registry's order."""
     kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
     of_programs = [name for name in frame.columns if is_of_programs(name)]
     present = [metric.name for metric in METRICS if metric.name in frame.columns]

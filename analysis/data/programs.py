@@ -19,14 +19,12 @@ Values = Iterator[tuple[str, float]]  # the name of a metric (`metrics`), and it
 
 
 def workload(directory: Path | None) -> list[dict[str, Any]]:
-    """The programs in a run's `workload.json`: what became of each; empty where there is none."""
     if directory is None:
         return []
     return logs.read_document(directory / "workload.json", []).get("programs") or []
 
 
 def with_metrics(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
-    """The metrics of some runs, and in further columns what their programs measured."""
     of_run = {run.key: measured(run.directory) for run in runs if run.directory}
     names = sorted({name for values in of_run.values() for name in values}, key=order)
     return frame.with_columns(
@@ -77,7 +75,6 @@ def _announced(directory: Path, queues: pl.DataFrame) -> pl.Expr | None:
 
 
 def congestion_controls(directory: Path) -> list[str]:
-    """The congestion controls of all connections between hosts that the sampler has seen."""
     connections = logs.sampler(directory).get("congestion_controls") or []
     return sorted({connection["congestion_control"] for connection in connections} - {""})
 

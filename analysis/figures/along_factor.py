@@ -89,7 +89,6 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
 def _first(
     metrics: Sequence[str], parts: list[dict[str, Any]], section: str, names: Iterable[str]
 ) -> str | None:
-    """The first of the metrics that has a value at any point."""
     for metric in metrics:
         if any(entry(p, section, name, metric).value is not None for p in parts for name in names):
             return metric

@@ -183,7 +183,6 @@ def in_lines(label: str, width: int = TICK_WIDTH) -> str:
 
 
 def by_arm(frame: pl.DataFrame, styles: dict[str, ArmStyle]) -> list[tuple[str, pl.DataFrame]]:
-    """The rows of each arm that has some, in the order of the styles."""
     present = set(frame["arm"])
     return [(arm, frame.filter(pl.col("arm") == arm)) for arm in styles if arm in present]
 
@@ -277,7 +276,6 @@ def add_legend(
     *,
     markers: bool = True,
 ) -> None:
-    """Put the legend above the axes, where it covers nothing."""
     handles: list[Any] = [
         Line2D(
             [],
@@ -344,7 +342,6 @@ def line_with_intervals(
 
 
 def all_numbers(values: Sequence[Any]) -> bool:
-    """Tell factors whose values are finite numbers, or texts of such."""
     try:
         return all(math.isfinite(float(value)) for value in values)
     except (TypeError, ValueError):
@@ -352,7 +349,6 @@ def all_numbers(values: Sequence[Any]) -> bool:
 
 
 def factor_axis(axes: Axes, at: Sequence[float]) -> None:
-    """Ticks at a factor's values, on a logarithmic axis where they span much."""
     if min(at) > 0 and max(at) / min(at) >= LOG_FROM:
         axes.set_xscale("log")
         axes.xaxis.set_minor_formatter(NullFormatter())

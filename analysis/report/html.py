@@ -87,7 +87,6 @@ def render(template: str, **values: Any) -> str:
 
 
 def to_html(table: Table, name: str | None = None, *, sortable: bool | None = None) -> Markup:
-    """A table in a box that scrolls sideways; every text is escaped."""
     if name is not None and len(table.rows) > _MOST_ROWS:
         left_out = f"{len(table.rows) - _MOST_ROWS:,} more rows are in {name}.csv."
         table = replace(table, rows=table.rows[:_MOST_ROWS], notes=[left_out, *table.notes])
@@ -149,7 +148,6 @@ def inline_svg(svg: str, *, name: str, description: str) -> Markup:
 
 
 def _colour_variables(*, dark: bool) -> Markup:
-    """The CSS declarations of the colours for a light or a dark page."""
     return Markup(" ").join(
         Markup("--{}: {};").format(colour.name, colour.dark if dark else colour.light)
         for colour in COLOURS

@@ -43,7 +43,6 @@ _FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over
 
 
 def keep(results_dir: Path, experiment: str | None = None, *, root: Path = ROOT) -> Path:
-    """Keep an experiment's results in `experiments/results/NAME/`, in place of older ones."""
     results = load(results_dir, experiment)
     if not results.ok_runs:
         raise ValueError(f"{results_dir}: no ok run of {results.experiment}; valid: one or more")
@@ -98,7 +97,6 @@ def write_derived(folder: Path) -> None:
 
 
 def read(folder: Path, *names: str) -> list[dict[str, Any]]:
-    """Documents of kept results, by default the summary."""
     return [kept_rows.document_of(folder / name, AGAIN) for name in names or (SUMMARY,)]
 
 

@@ -32,7 +32,6 @@ _CHOSEN = {"schedule", "always-critical", "never-critical"}  # these detect noth
 
 
 def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
-    """The sentences above the report; empty where nothing calls for caution."""
     runs, left_out = results.ok_runs, []
     if unplanned := results.left_out:
         count = f"{len(unplanned)} ok run{'s' * (len(unplanned) > 1)} on disk"
@@ -158,7 +157,6 @@ def _of_ends(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Say where runs that are compared had different shares of critical rounds."""
     detectors = {section(run.config, "phases").get("detector") for run in results.ok_runs}
     if detectors <= _CHOSEN:
         return

@@ -151,7 +151,6 @@ def _flows(frame: pl.DataFrame, clock: _Clock) -> dict[str, list[Series]]:
 
 
 def _processes(frame: pl.DataFrame, clock: _Clock) -> list[Series]:
-    """The share of a core that each of the busiest processes used."""
     used = pl.col("cpu_s").max() - pl.col("cpu_s").min()
     busiest = frame.group_by("name").agg(used).sort("cpu_s", "name", descending=[True, False])
     shown = []

@@ -44,7 +44,6 @@ def verify(
     key_of: Callable[[Mapping[str, Any]], str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Recompute everything that is kept below `root`, the project's folder."""
     verified = Verification()
     commits = on_main(root)
     if commits is None:
@@ -81,7 +80,6 @@ def verify(
 
 
 def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
-    """Compare the metrics of the kept rounds with those of the runs' rows."""
     if evidence.rounds is None:
         return
     metrics = [
@@ -100,7 +98,6 @@ def _of_rounds(evidence: kept_rows.KeptRows, place: Path) -> Iterator[str]:
 
 
 def of_commits(folder: Path) -> tuple[list[str], list[str]]:
-    """The refusals and remarks about the commits of the rows that a folder keeps."""
     manifests = (run.manifest for run in kept_rows.read(folder).ok_runs)
     return _look_up(folder, on_main(folder), manifests)
 
@@ -250,7 +247,6 @@ _TIMEOUT_S = 60
 def _look_up(
     root: Path, commits: Sequence[str] | None, manifests: Iterable[Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """The refusals and remarks about the commits of some runs; none without a history."""
     refused: list[str] = []
     remarks: list[str] = []
     recorded = {

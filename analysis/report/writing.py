@@ -57,7 +57,6 @@ class Drawing:
 
 
 def write_report(results_dir: Path, experiment: str | None = None) -> ReportPaths:
-    """Write an experiment's report, in place of an older one; see `analysis.write_report`."""
     results = load(results_dir, experiment)
     summary = summarise(results)
     summary["cautions"] = remarks.cautions(results, summary)
@@ -131,7 +130,6 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
 
 
 def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
-    """Every figure for which there are data, rendered; the same input gives the same bytes."""
     kinds: dict[str, str] = {}
     for run in results.ok_runs:
         kinds |= evidence.impairment_kinds(run.config)

@@ -152,7 +152,6 @@ def _unpaired(results: Evidence, runs: Sequence[Run]) -> dict[str, list[int]]:
 
 
 def _no_pairs(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
-    """`no_pairs`: by pair the seeds of which its arms have runs of different machines or codes."""
     by_pair = {
         f"{left}/{right}": apart
         for left, right in pairs(arms)

@@ -77,7 +77,6 @@ def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
 
 
 def points(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The points of the sweep; none where no factor is swept."""
     return summary.get("points") or []
 
 
@@ -107,7 +106,6 @@ def published_entries(
 
 
 def several_tasks(conditions: Iterable[Mapping[str, Any]]) -> bool:
-    """Tell sweeps whose points train several models, or on several data sets."""
     tasks = {
         (condition["model"], condition.get("dataset"))
         for condition in conditions

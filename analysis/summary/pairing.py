@@ -41,7 +41,6 @@ class Measured:
         return self._averaged(one, both), self._averaged(two, both)
 
     def together(self, arms: Sequence[str], metric: str) -> list[Floats]:
-        """Values of several arms at the units that all have, averaged per seed."""
         columns = self._columns(arms, metric)
         all_have = np.logical_and.reduce([~np.isnan(column) for column in columns])
         return [self._averaged(column, all_have) for column in columns]
@@ -116,7 +115,6 @@ def _unit(per_run: pl.DataFrame) -> list[str]:
 
 
 def _blocks(rows: pl.DataFrame) -> dict[tuple[Any, ...], set[tuple[Any, ...]]]:
-    """The blocks in which each seed and point was measured."""
     blocks: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
     for unit, of_unit in rows.group_by(_unit(rows), maintain_order=True):
         blocks[unit] = set(of_unit.select(BLOCK).iter_rows())

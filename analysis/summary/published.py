@@ -57,7 +57,6 @@ def load() -> tuple[Published, ...]:
 
 
 def load_models() -> dict[str, str]:
-    """The names in `training.model` of the papers' models."""
     return dict(_document()["models"])
 
 
@@ -74,7 +73,6 @@ def unknown(ids: Sequence[str] | None) -> list[str]:
 
 
 def select(ids: Sequence[str] | None, arms: Sequence[str]) -> list[Published]:
-    """The entries that an experiment names, or else all that compare two of its arms."""
     return [
         published
         for published in load()

@@ -142,7 +142,6 @@ def _names(cell: dict[str, Any], path: str = "") -> Iterator[str]:
 def metric_tables(
     summary: dict[str, Any], *, only: Sequence[str] = in_table("points")
 ) -> list[Table]:
-    """One table per metric that has a value: a row per point of the sweep, a column per arm."""
     return [
         _metric_table(summary, name)
         for name in only
@@ -200,7 +199,6 @@ _ROUND_PARTS = {
 
 
 def round_time_table(results: Results) -> Table:
-    """A row per arm: its mean round, and the mean and the share of each of the round's parts."""
     of_arms = results.frame("round_parts").group_by("arm")
     means = of_arms.agg(pl.len().alias("rounds"), pl.col("iteration_s", *_ROUND_PARTS).mean())
     records = means.sort(pl.col("arm").cast(pl.Enum(results.arms))).to_dicts()

@@ -61,7 +61,6 @@ def _beside(summary: dict[str, Any]) -> list[_Beside]:
 
 
 def experiment_table(summary: dict[str, Any]) -> Table:
-    """Ours, the paper's, and whether ours reproduces it."""
     notes, values = [_RULE, _REDUCTIONS, _NOT_ABSOLUTE], _beside(summary)
     if elsewhere := "; ".join(summary.get("published_elsewhere") or []):
         notes.append(

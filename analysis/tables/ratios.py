@@ -227,7 +227,6 @@ def findings_table(summary: dict[str, Any]) -> Table:
 
 
 def first_finding(summary: dict[str, Any]) -> str:
-    """The first cell of the findings in one line, or why there is none."""
     table = findings_table(summary)
     if not table.rows:
         return table.notes[0]
@@ -257,7 +256,6 @@ def _finding(compared: _Compared, pair: Pair) -> Cell:
 
 
 def _range(compared: _Compared, pair: Pair) -> Cell:
-    """The lowest and the highest ratio of a sweep, and at which points they are."""
     parts = points(compared.part)
     ratios = [
         (ratio.value, factors_text(point["factors"]))

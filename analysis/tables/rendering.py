@@ -46,7 +46,6 @@ class Table:
     numeric: bool = True  # the columns after the first hold numbers: right-aligned
 
     def marks(self) -> dict[str, int]:
-        """The cells' notes in order of appearance, each with its mark, from 1."""
         notes = dict.fromkeys(cell.note for row in self.rows for cell in row if cell.note)
         return {note: number for number, note in enumerate(notes, start=1)}
 
@@ -63,7 +62,6 @@ def table_of(
 
 
 def transposed(table: Table) -> Table:
-    """The table with its columns as rows, and without records."""
     lines = zip(*table.rows, strict=True)
     heads, *body = (
         [Cell(text=head), *cells] for head, cells in zip(table.columns, lines, strict=True)

@@ -107,7 +107,6 @@ def impairment_table(results: Results) -> Table:
 
 
 def link_table(results: Results) -> Table:
-    """Calibration of every path before training: the mean over runs, and the extremes."""
     links = [link for run in results.ok_runs for link in run.calibration.get("links") or []]
     paths = dict.fromkeys((link["from"], link["to"]) for link in links)
     rows = []
@@ -144,7 +143,6 @@ def _spread(values: list[Any], quantity: str) -> Cell:
 
 
 def machine_table(results: Results) -> Table:
-    """The manifests: what all runs share, and what differs."""
     facts: dict[str, dict[str, None]] = {}
     for run in results.ok_runs:
         for path, value in _flat(run.manifest):
@@ -170,7 +168,6 @@ def _flat(document: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]
 
 
 def program_table(results: Results) -> Table:
-    """Every arm's programs, over all runs that wrote what became of them."""
     records = [
         {"run_key": run.key, "arm": run.arm, "seed": run.seed, **program}
         | {"run": shlex.join(map(str, program.get("run") or []))}

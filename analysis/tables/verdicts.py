@@ -23,7 +23,6 @@ _TONES = {"ok": "good", "failed": "bad", "invalid": "bad", MISSING: "quiet"}
 
 
 def run_table(results: Results, *, not_ok: bool = False) -> Table:
-    """All runs, or the planned ones that are not ok, with verdict, reason and gates."""
     title, runs, notes = "all runs", [*results.runs, *results.others], []
     if not_ok:
         title = "planned runs that are not ok"
@@ -128,7 +127,6 @@ _MOST_SHOWN = 11  # programs may have any number of metrics; the table's files h
 
 
 def every_run_table(results: Results, in_timeline: Collection[str]) -> Table:
-    """A row per ok run in the experiment's order; the records hold all metrics, unrounded."""
     runs = sorted(
         results.ok_runs,
         key=lambda run: (results.point_order(run), results.arms.index(run.arm), run.seed),
