@@ -66,7 +66,6 @@ class Case:
 
     @property
     def is_other(self) -> bool:
-        """True if an adapter drives another implementation."""
         return self.peer not in (OURS, GLOO, *TCP)
 
     @property
@@ -84,7 +83,6 @@ class Selection:
     other: str | None = None
 
     def cases(self) -> list[Case]:
-        """The cases whose name matches, ordered by link so that each is made once."""
         every = _all() if self.other is None else _beside_other(self.other)
         if self.quick:
             every = (_shortened(case) for case in every if _matches(case, *_QUICK))

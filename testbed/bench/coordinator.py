@@ -61,7 +61,6 @@ class Participant:
         self._send({"figures": figures})
 
     def fail(self, words: str) -> None:
-        """Say, in one line, why it cannot go on."""
         self._send({"error": " ".join(words.split())[:_ERROR_LENGTH], "at_s": time.monotonic()})
 
     def _send(self, message: Mapping[str, Any]) -> None:

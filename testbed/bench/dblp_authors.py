@@ -1,14 +1,8 @@
 """Drives the DBLP authors' development code, github.com/ZechenM/bound-tolerance-research.
 
-It has no licence: it stays in the user's clone, and here are only the names that are called.
-
-- `mlt` copies its rate from `config` when it is imported, so the rate is set in `mlt`.
-- A chunk is a datagram of 8192 bytes by default, which a link would cut up: here it fits a frame.
-- A sender's last probe may cross the receiver's stop. It then lies before the next transfer's first
-  byte, where the receiver would take it for that: it is taken away first.
-- Both functions catch what goes wrong, print it, and return False or None.
-- A bitmap is two small writes. Without TCP_NODELAY, which is not set, the second one waits for the
-  first one's acknowledgement: up to 40 ms in every pass.
+It has no licence: it stays in the user's clone, and here are only the names that are called. Both
+functions catch what goes wrong, print it, and return False or None. A bitmap is two small writes,
+of which without TCP_NODELAY the second waits up to 40 ms for the first one's acknowledgement.
 """
 
 from __future__ import annotations
@@ -61,7 +55,7 @@ class DblpAuthors(Adapter):
         settings.DEBUG = 0
         settings.CHUNK_SIZE = end.chunk_bytes
         settings.loss_tolerance = end.tolerance
-        # Its limit is in whole bytes per interval of Mbit/s; unlimited is beyond any link here.
+        # `mlt` has copied the rate of `config`. Unlimited is beyond any link here.
         self._code.change_UDP_rate(min(end.rate_bps, 1e12) / 1e6)
         self._round = 0
         self._chunks = math.ceil(end.elements * 4 / end.chunk_bytes)
@@ -94,6 +88,7 @@ class DblpAuthors(Adapter):
 
     def receive(self) -> Payload:
         self._round += 1
+        # A sender's last probe may have crossed the receiver's stop.
         while (first := self._tcp.recv(1, socket.MSG_PEEK)) == _STALE_PROBE:
             self._tcp.recv(_SIGNAL_BYTES, socket.MSG_WAITALL)
         if not first:

@@ -41,7 +41,6 @@ _yaml: Any = functools.partial(yaml.safe_dump, sort_keys=False, width=9999, defa
 
 
 def run(runs: Sequence[Run], *, margin: float, file: Path | None) -> None:
-    """Train, print what each group of tensors bears, write the file."""
     base, commit = without_loss(runs), manifest.commit()  # as it was when training began
     if len(base) < 2:
         raise InputError(f"--seeds {len(base)}: no spread is known; valid: at least 2")

@@ -122,7 +122,6 @@ def _processes(case: Case, network: Network, other: Peer | None) -> dict[str, Pr
 
 
 def _refusal(other: Peer) -> str | None:
-    """Say what is wrong with another implementation's folder or its adapter."""
     process = peer.start(other.adapter, other.checkout, lambda: None, _folder())
     status, _ = coordinator.coordinate(
         {other.name: process}, warm_ups=0, limit_s=OPEN_LIMIT_S, finished=lambda _: True

@@ -123,7 +123,6 @@ def _delay(inner: tuple[str, str], kind: LinkKind) -> Relay | None:
 
 
 def _veth(name: str, host: Host) -> None:
-    """Link `name` here to `eth0` in a host's namespace."""
     peer = ["peer", "name", "eth0", "netns", str(host.pid)]
     run(["ip", "link", "add", name, "type", "veth", *peer])
 

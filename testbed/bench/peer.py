@@ -38,30 +38,17 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """One end of a transfer. The worker sends to the server.
+    """One end of a transfer. The worker sends to the server."""
 
-    Attributes:
-        checkout: the folder of the other implementation.
-        is_server: whether this end receives.
-        server_address: IPv4, of the receiving end.
-        control_port: on the server, for what must not be lost.
-        data_port: on the server, UDP or TCP: the link loses what goes to this port, and nothing
-            else. Data that take another one are measured without loss.
-        rate_bps: what the link carries, in bits of Ethernet frames; math.inf for no limit.
-        tolerance: the share of the payload that may be missing.
-        chunk_bytes: the largest payload that, with 16 bytes of header, fits a frame.
-        elements: the length of the payload, in float32.
-    """
-
-    checkout: Path
-    is_server: bool
-    server_address: str
-    control_port: int
-    data_port: int
-    rate_bps: float
-    tolerance: float
-    chunk_bytes: int
-    elements: int
+    checkout: Path  # the folder of the other implementation
+    is_server: bool  # it receives
+    server_address: str  # IPv4
+    control_port: int  # on the server, for what must not be lost
+    data_port: int  # on the server, UDP or TCP: the link loses what goes to this port alone
+    rate_bps: float  # of Ethernet frames; math.inf for no limit
+    tolerance: float  # the share of the payload that may be missing
+    chunk_bytes: int  # the largest payload that, with 16 bytes of header, fits a frame
+    elements: int  # of the payload, in float32
 
 
 class Adapter(ABC):
@@ -127,7 +114,6 @@ def start(
 
 
 def _drive(adapter: str, checkout: Path, end: End | None, participant: Participant) -> None:
-    """Check the checkout, then transfer; what goes wrong is sent to the coordinator."""
     doing = "check"
     try:
         kind: type[Adapter] = own_code.load(

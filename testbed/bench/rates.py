@@ -40,7 +40,6 @@ _NO_PART = {"schema", "key", "experiment", "factors", "limits", "datapath"}
 
 
 def run(runs: Sequence[Run], *, json_file: Path | None) -> None:
-    """Train each arm with each candidate, print what is chosen; write the records and a table."""
     require_learning(runs, "rates")
     facts = records.machine()
     measured = sorted(trained(train, trials(runs)), key=_ORDER)

@@ -1,24 +1,8 @@
 """Makes a case's record of its processes' figures, and writes records.
 
-The interval of 95 % is that of a median of values whose logarithms are normal: Student's t, times
-sqrt(pi / 2), by which a median is less certain than a mean.
-
-A record holds the case's parameters, `byte_bound_s`, `completion_s`, `ratio_to_bound`, and:
-
-    status         "ok", "timeout" (a transfer took longer than limit_s), "unsupported: why", or
-                   "failed: " with the host and its words
-    n, completion_min_s, completion_max_s      of the repetitions; other values are medians
-    *_low, *_high (completion_low_s, ...)      the interval of the median, 95 %, within this run
-    narrow         whether the intervals of completion and processor time are (`records`)
-    peer           ours, tcp-cubic (and so on), gloo, or another implementation's adapter
-    goodput_bps    payload that arrived, over the completion time
-    cpu_s_per_gb_* process time per 1e9 bytes of payload that arrived (of all senders together);
-                   what the kernel does in its own threads or in another's time is not in it
-    cpu_s_per_gb_wire_*    the same per 1e9 bytes that the senders' interfaces sent
-    wire_bytes     these bytes: frames with headers and control messages; what losses repeat
-    control_share  control bytes over all bytes sent
-    jain, link_busy    of an incast: fairness of the flows, and what the shared link carried over
-                   what it could have
+Values are medians of `n` repetitions; `*_low` and `*_high` are the 95 % interval of the median of
+values whose logarithms are normal: Student's t, times sqrt(pi / 2). `cpu_s_per_gb_*` is process
+time per 1e9 bytes of payload that arrived, `_wire_*` per 1e9 bytes that the senders' links sent.
 """
 
 from __future__ import annotations
@@ -85,7 +69,6 @@ _MEASURED = (
 def record_of(
     case: Case, status: str, figures: Mapping[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    """The record of a case; what was not measured is null."""
     ours = case.peer == OURS
     record: dict[str, Any] = {
         "case": case.name,
@@ -152,7 +135,6 @@ def _of_one(
 
 
 def _share(case: Case, at_server: Mapping[str, Any]) -> float:
-    """Return the share of all flows' payloads that arrived."""
     if case.peer == OURS or case.is_other:
         return float(at_server["chunks_received"] / at_server["chunk_count"])
     return 1.0
@@ -215,7 +197,6 @@ def is_finished(case: Case, figures: Mapping[str, list[dict[str, Any]]]) -> bool
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine that the numbers are measured on, and the commit that measures them."""
     return {
         "commit": manifest.commit(),
         "cpu": manifest.cpu_model(),

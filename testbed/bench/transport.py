@@ -32,7 +32,6 @@ Record = Mapping[str, Any]
 
 
 def run(selection: Selection, *, json_file: Path | None, peer: Peer | None = None) -> bool:
-    """Measure, print and write; return whether every case finished that has to."""
     expected = selection.cases()
     if not expected:
         every = replace(selection, pattern="*").cases()

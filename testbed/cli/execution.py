@@ -67,7 +67,6 @@ def run(options: Execution, *, simulated: bool = False) -> bool:
 
 
 def _captured_hosts(options: Execution, runs: Sequence[Run]) -> list[str]:
-    """Return the hosts that `--pcap` names; InputError for one that the topology has not."""
     pcap = options.pcap if isinstance(options, LabExecution) else None
     valid, names = runs[0].experiment.topology.host_names(), names_in(pcap, "--pcap")
     for name in names:
@@ -101,7 +100,6 @@ def sized(chosen: Chosen, console: Console) -> Chosen:
 def _execute(
     options: Execution, chosen: Chosen, capture: list[str], console: Console
 ) -> list[Outcome]:
-    """Check what runs need, store their plan, and execute them."""
     results, runs = chosen.results, chosen.runs
     planning.check(results, runs)
     verdicts = Counter(_verdict(results, run) for run in runs)

@@ -123,7 +123,6 @@ def _check_module(name: str) -> None:
 
 
 def build_site(folder: Path) -> Path:
-    """Build the site with MkDocs into a folder and return the page to begin with."""
     _require_usable(folder)
     print("building the documentation with MkDocs: about half a minute", flush=True)
     # Not --quiet: MkDocs then does not even count its warnings, and takes every broken link.

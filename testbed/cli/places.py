@@ -34,7 +34,6 @@ class Place:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run, of the experiment, or of all of them."""
         return self.results.joinpath(*filter(None, (self.experiment, self.key)))
 
     def require(self) -> None:
@@ -57,7 +56,6 @@ class Place:
             )
 
     def glob(self, pattern: str) -> list[Path]:
-        """The paths that fit, below the directory of the run, or below those of all runs."""
         runs = "*/" * ((self.experiment is None) + (self.key is None))
         return sorted(self.folder.glob(runs + pattern))
 

@@ -53,7 +53,6 @@ class Chosen:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The runs in the order of their execution, each once."""
         requirements.refuse(self.as_written, simulated=self.simulated)
         if self.simulated:
             from testbed.run import simulating  # imports torch, which takes a second

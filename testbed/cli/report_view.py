@@ -91,7 +91,6 @@ def keep(place: Place) -> None:
 
 
 def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
-    """Print what was recomputed and what differs; returns whether nothing does."""
     count = len(verification.results(root))
     print(f"recomputing {count} kept results, then the numbers of the pages", flush=True)
     try:

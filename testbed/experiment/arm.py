@@ -89,7 +89,6 @@ class Arm(AnyArm):
 
     @property
     def caution(self) -> str:
-        """A warning of the profile that it names; empty without one."""
         return self._caution
 
     def resolved_filling(self) -> dict[str, str]:

@@ -123,7 +123,6 @@ class Prediction:
         return self._rounds * (self._compute_s + self.communication_s) + again_s
 
     def duration(self) -> Duration:
-        """Predict the whole run, with the lab; nobody knows what a simulation takes."""
         run_s = None if self._run.simulated else _LAB_S + self.training_s
         return Duration(run_s=run_s, computing=self._experiment.training.pace.kind != "real")
 
@@ -196,7 +195,6 @@ def of_runs(results: Path, runs: Sequence[Run]) -> list[Duration]:
 
 
 def total(durations: Sequence[Duration], *, at_once: int = 1) -> str:
-    """Say in one sentence how long all of them take, so many at once."""
     predicted = [duration for duration in durations if duration.run_s is not None]
     runs_s = [duration.run_s or 0.0 for duration in predicted]
     runs = "1 run" if len(durations) == 1 else f"{len(durations)} runs"
@@ -221,7 +219,6 @@ def in_words(duration_s: float) -> str:
 
 
 def _earlier(folder: Path) -> dict[str, list[float]]:
-    """Map kinds of runs to the wall times of those that ran to their end."""
     took_s: dict[str, list[float]] = {}
     for path in sorted(folder.glob("*/status.json")):
         status = run_directory.read_or_empty(path)  # the report tells of damaged directories

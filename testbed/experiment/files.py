@@ -92,7 +92,6 @@ def profiles(document: Mapping[str, Any]) -> list[str]:
 
 
 def changes(document: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
-    """Return what a profile that `apply_profile` has taken replaces, by key path."""
     return (document.get("profiles") or {}).get(profile) or {}
 
 

@@ -131,7 +131,6 @@ def with_unit(unit: units.Unit) -> Schema:
 
 
 def _setting(protocol: str, key: str) -> Schema:
-    """Describe one key of an arm, as this protocol understands it."""
     preset, unit = presets.preset(protocol), units.of(key)
     if key == "congestion_control" and preset.carrier == "tcp":
         schema: Schema = {"type": "string", "pattern": r"^\w+$"}
@@ -152,14 +151,12 @@ def _setting(protocol: str, key: str) -> Schema:
 
 
 def _bounds(key: str) -> Schema:
-    """Return the bounds of an arm's number without a unit."""
     if key in _WHOLE_SHARES:
         return {"exclusiveMinimum": 0, "maximum": 1}
     return {"minimum": 1} if key in _FROM_ONE else {"minimum": 0, "exclusiveMaximum": 1}
 
 
 def _defaults(protocol: str) -> dict[str, Any]:
-    """Return the defaults of a protocol's arm; texts for what is chosen by text."""
     own = presets.parameters(protocol)
     parameters = inspect.signature(presets.PRESETS[protocol]).parameters
     chosen = presets.preset(protocol)

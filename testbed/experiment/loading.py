@@ -180,7 +180,6 @@ def _applied(document: dict[str, Any], group: Sequence[_Variant]) -> dict[str, A
 
 
 def _parsed(label: str) -> tuple[str, _Changes]:
-    """Split a label into the arm's name and what differs from the file's arm."""
     name, *texts = label.split(_MARK)
     changes: _Changes = {}
     for text in texts:
@@ -241,7 +240,6 @@ def _definition(arm: Any, folder: Path) -> dict[str, Any]:
 def _refuse_lost(
     name: str, changes: _Changes, options: Sequence[tuple[str, str]], points: Sequence[files.Point]
 ) -> None:
-    """Refuse changes of an arm that a factor replaces: the label would lie."""
     replaced = [change for point in points for change in point.changes.items()]
     for key in changes:
         place = f"arms.{name}.{key}"
@@ -349,7 +347,6 @@ def _to_blame(location: Sequence[int | str], options: Sequence[tuple[str, str]])
 
 
 def _validated(chosen: _Chosen, point: files.Point, group: Sequence[_Variant]) -> Experiment:
-    """The experiment with some of the arms, at a point."""
     path, where = chosen.path, chosen.where
     base = _applied(chosen.document, group)
     document = copy.deepcopy(base)

@@ -86,7 +86,6 @@ class Run(BaseModel):
         return self.experiment.programs(self.name_in_file)
 
     def config(self) -> dict[str, Any]:
-        """The fully resolved configuration, as written to `config.json`."""
         # The same experiment in another folder is the same run, so the key leaves the folder out;
         # a profile counts in it through what it changes, and through nothing else.
         folder = None if self.folder is None else str(self.folder)
@@ -116,7 +115,6 @@ class Run(BaseModel):
         }
 
     def _of_arm(self, shared: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the arm decides: the protocol and its rate, or the programs."""
         if not self.experiment.trains:
             return {"workload": self.programs.model_dump(mode="json")}
         arm = self.experiment.protocol_arm(self.name_in_file)
@@ -186,6 +184,5 @@ def _draw(*parts: Any) -> str:
 
 
 def blocks(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs by seed and point, in the order of their execution."""
     groups = itertools.groupby(ordered(runs), key=lambda run: (run.seed, run.factors))
     return [list(block) for _, block in groups]

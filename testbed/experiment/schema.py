@@ -61,7 +61,6 @@ _ARMS: dict[type[Section], type[AnyArm]] = {
 
 
 def _arm(value: Any, info: ValidationInfo) -> AnyArm:
-    """An arm, as the workload that stands above it has arms."""
     workload = info.data.get("workload")
     if workload is None:  # it is wrong: nobody knows what would be right here
         return AnyArm()
@@ -334,7 +333,6 @@ class Experiment(Section):
 
     @property
     def working_hosts(self) -> list[str]:
-        """The hosts that train, or on which programs run."""
         named = self.workload.hosts if isinstance(self.workload, Programs | Torchrun) else None
         return named or self.topology.host_names()
 

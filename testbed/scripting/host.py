@@ -32,9 +32,8 @@ _AFTER_KILL_S = 2.0
 class Program:
     """Made by `Host.popen`. Its methods and attributes are those of `subprocess.Popen`.
 
-    Four things differ. `wait_until_listening` is its own. Signals go to the program's session: to
-    it and to what it has started, also once it has ended itself. `communicate` does not wait for
-    what it leaves running. And it cannot outlive its lab: then its `returncode` is -9.
+    But signals go to all of its session, also once it has ended itself, `communicate` does not
+    wait for what it leaves running, and its `returncode` is -9 if it ends with its lab.
 
     Attributes:
         args: the program and its arguments.
@@ -53,7 +52,6 @@ class Program:
         status: int,
         text: bool,
     ) -> None:
-        """`pipes` are this side's ends; the lab's server writes the exit status to `status`."""
         self.args = list(args)
         self.pid = pid
         self.returncode: int | None = None
@@ -146,7 +144,6 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close this side's ends and wait, as `subprocess.Popen` does."""
         for stream in (self.stdout, self.stderr, self.stdin):
             if stream is not None:
                 _close(stream)
@@ -232,7 +229,6 @@ class Host:
     """
 
     def __init__(self, name: str, address: str, ask: Ask) -> None:
-        """Labs make their hosts; `ask` asks the lab's server."""
         self.name = name
         self.address = address
         self._ask = ask

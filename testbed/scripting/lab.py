@@ -105,7 +105,6 @@ class Link:
     """A link of a running lab, with its `name`, as in all files of a run, and two `ends`."""
 
     def __init__(self, name: str, ends: tuple[str, str], ask: Ask) -> None:
-        """Labs make their links; `ask` asks the lab's server."""
         self.name = name
         self.ends = ends
         self._ask = ask
@@ -160,7 +159,6 @@ class Impairment:
     """
 
     def __init__(self, name: str, ask: Ask) -> None:
-        """Labs make it; `ask` asks the lab's server."""
         self.name = name
         self.effect: dict[str, Any] = {}
         self._ask = ask
@@ -203,7 +201,6 @@ class Lab:
     """
 
     def __init__(self) -> None:
-        """Made by `from_experiment` and `from_topology`."""
         self.directory: Path | None = None
         self._place = ExitStack()
         self._lock = threading.Lock()
@@ -211,7 +208,6 @@ class Lab:
         self._end_sandbox: weakref.finalize[Any, Lab] | None = None
 
     def _begin(self, config: dict[str, Any], *, out: Path | str | None, calibrated: bool) -> Lab:
-        """Build the lab of a run's configuration; see `from_experiment`."""
         config |= {"capture": [], "adjustable": True}
         self._calibrated = calibrated
         try:
@@ -362,7 +358,6 @@ class Lab:
         return self._end_sandbox is not None and self._end_sandbox.alive
 
     def _start(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Start the sandbox with its lab; return the server's description of it."""
         try:
             self._box = sandbox.start("testbed.scripting.inside", outlives_thread=True)
         except FileNotFoundError as error:

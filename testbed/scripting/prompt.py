@@ -111,7 +111,6 @@ class Prompt(CLI):
             self._show_links([either_way[name]] if name else links.values())
 
     def _set(self, link: LinkEnds, word: str, rest: list[str]) -> None:
-        """Change a link; a value follows the word, and perhaps a node."""
         ends = (link.first.node, link.second.node)
         if word not in _SHOWN:
             raise InputError(f"{word!r}: {one_of(word, _SHOWN)}")
@@ -123,7 +122,6 @@ class Prompt(CLI):
         self._show_links([link])
 
     def _show_links(self, links: Iterable[LinkEnds]) -> None:
-        """Print what links are set to now, a line for each direction."""
         table = Table(box=None)
         for title in ("link", "toward", *_SHOWN):
             table.add_column(title, no_wrap=True, overflow="ignore")  # a cut name is none

@@ -67,7 +67,6 @@ class LabServer:
         self._selector.register(self._messages, selectors.EVENT_READ)
 
     def description(self) -> dict[str, Any]:
-        """Describe the lab to the script."""
         return {
             "hosts": {name: host.address for name, host in self._lab.info.hosts.items()},
             "links": [
@@ -138,7 +137,6 @@ class LabServer:
         return {}, []
 
     def do_listens(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """Say whether a program runs and listens."""
         running = request["number"] in self._programs
         pid = self._sessions[request["number"]]
         return {"listens": running and process_status.listens(pid)}, []
@@ -152,7 +150,6 @@ class LabServer:
         return {"now": done["now"]}, []
 
     def do_begin(self, request: dict[str, Any], _files: list[int]) -> Answer:
-        """Begin an impairment."""
         impairment = self._impairment(request["name"])
         if impairment.name in self._controller.active():
             raise ProcessError(f"impairment {impairment.name} is in force already")
@@ -173,7 +170,6 @@ class LabServer:
         return {"active": active, "effect": ended[-1] if ended else {}}, []
 
     def do_samples(self, _request: dict[str, Any], _files: list[int]) -> Answer:
-        """Hand over the files of all samples so far."""
         if self._verdict is None:
             self._sampler.write()
         folder = self._lab.directory / "samples"

@@ -1,14 +1,8 @@
 """The markers by which programs announce rounds: a protocol of lines on a UNIX socket.
 
-A program connects to the socket that `LAB_MARKERS` names in its environment and writes
-
-    begin 12 gather
-    end 12 gather
-
-where the leg is `gather`, `broadcast`, or `round` for all of a round. Each line is answered with
-`ok` and the names of the impairments that are in force (at an end: that were, during the leg), or
-with `refused` and the reason. The answer to `begin` comes when what is anchored to the leg is in
-force. Rounds count upwards, and one program announces them for all.
+A program writes `begin 12 gather` and `end 12 gather` to the socket that `LAB_MARKERS` names. A
+line is answered with `ok` and the impairments in force (at an end: that were), or with `refused`
+and the reason; `begin` only once what is anchored to the leg is in force.
 """
 
 from __future__ import annotations
