@@ -19,7 +19,6 @@ from testbed.transport.fast_path import ASK_FIRST, ASK_LAST, SendPlan, defines
 from testbed.transport.layout import Leg
 from testbed.transport.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.order import Arranger, OrderContext
-from testbed.transport.repair.base import SenderEvent, SenderState
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import (
     DATA_BLOCKED,
@@ -153,6 +152,7 @@ class Sender:
         self._control_bytes = 0
         self._began_s = now_s
         self._ended_s = now_s
+        self.stopped = False  # whether the receiver has enough
         self.stall = Stall(now_s)
         self.held = False  # whether the receiver has not asked for this transfer yet
         self.attentive = True  # False while messages come that waited for an unknown time
@@ -160,12 +160,8 @@ class Sender:
         path.begin(self._repair, now_s)
 
     @property
-    def state(self) -> SenderState:
-        return self._repair.machine.state
-
-    @property
-    def stopped(self) -> bool:
-        return self.state is SenderState.STOPPED
+    def _sending(self) -> bool:
+        return not (self.stopped or self._repair.asking)
 
     @property
     def asked_s(self) -> float | None:
@@ -188,7 +184,7 @@ class Sender:
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         """Returns the datagrams that may go now: shape (k, datagram bytes), k >= 0."""
-        room = self._room(now_s) if self.state is SenderState.SENDING else 0
+        room = self._room(now_s) if self._sending else 0
         if not room:
             return self._path.frames[:0]
         chunks = self._offered = self._repair.upcoming(room)
@@ -213,7 +209,7 @@ class Sender:
         """Returns what may go without an `offer` each; None while that is no more than a batch."""
         path, repair = self._path, self._repair
         steady = path.steady and self.stall.since_s is None and not self.held
-        steady = steady and defines(repair, "plannable") and self.state is SenderState.SENDING
+        steady = steady and defines(repair, "plannable") and self._sending
         count = repair.plannable if steady else 0
         path.pacer.set_rate(path.rate_bps)  # on which the quantum depends
         if count <= path.pacer.quantum:
@@ -293,20 +289,20 @@ class Sender:
         self._repair.on_link_time(8 * link_bytes / self._path.rate_bps)
         if self.stall.is_stalled(now_s):
             self.stall.on_sent(now_s)
-            if self.state is SenderState.SENDING:
+            if self._sending:
                 self._repair.on_window_closed(now_s)
-        if self.state is SenderState.SENDING and self._window() < 1:
+        if self._sending and self._window() < 1:
             # This cannot wait for the next `offer`: the driver may call only at a deadline, and
             # with a full window only the repair sets one.
             self._repair.on_window_closed(now_s)
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a control message of the receiver; ProtocolError when it makes no sense."""
+        if self.stopped:
+            return  # a reply that crossed the STOP
         if message.type is MessageType.STOP:
             self._on_stop(message, now_s)
             return
-        if self.stopped:
-            return  # a reply that crossed the STOP
         if message.type is MessageType.HOLD:
             self.held = True
             self._path.hold(self._repair)
@@ -316,7 +312,7 @@ class Sender:
         self._repair.attentive = self.attentive and not self.held
         self.held = False
         self._path.go_on(self._repair, now_s)
-        was_asking = self.state is SenderState.ASKING
+        was_asking = self._repair.asking
         feedback = self._repair.on_message(message, now_s)
         if feedback is not None and not self._repair.attentive:
             feedback = replace(feedback, rtt_s=None, newest_sent_s=None, newest_lost_sent_s=None)
@@ -325,12 +321,10 @@ class Sender:
         self._resume(was_asking, now_s)
 
     def _on_stop(self, message: ControlMessage, now_s: float) -> None:
-        if not self.stopped:
-            if message.body:
-                self._received = unpack_bitmap(message.body, self._layout.chunk_count)
-            self._ended_s = now_s
-            self._path.end(self._repair)
-        self._repair.machine.on(SenderEvent.STOP)
+        if message.body:
+            self._received = unpack_bitmap(message.body, self._layout.chunk_count)
+        self.stopped, self._ended_s = True, now_s
+        self._path.end(self._repair)
 
     def _pass_feedback(self, feedback: Feedback | None) -> None:
         """Passes the repair's feedback to the congestion control, in bytes instead of datagrams."""
@@ -368,13 +362,13 @@ class Sender:
         deadline_s = self._repair.deadline_s()
         if self.stopped or deadline_s is None or deadline_s > now_s:
             return
-        was_asking = self.state is SenderState.ASKING
+        was_asking = self._repair.asking
         self._pass_feedback(self._repair.on_deadline(now_s))
         self._resume(was_asking, now_s)
 
     def _resume(self, was_asking: bool, now_s: float) -> None:
         """The pacer does not count the time of a question that has ended."""
-        if was_asking and self.state is SenderState.SENDING and not self._path.shared:
+        if was_asking and self._sending and not self._path.shared:
             self._path.pacer.resume(now_s)
 
     def next_deadline_s(self, now_s: float, *, planned: bool = False) -> float | None:
@@ -383,7 +377,7 @@ class Sender:
         deadline_s = self._repair.deadline_s()
         if planned:
             return deadline_s
-        sending = self.state is SenderState.SENDING and self._window() >= 1
+        sending = self._sending and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
             next_s = self._path.pacer.next_s(now_s, remaining)
             if self.stall.is_stalled(now_s):

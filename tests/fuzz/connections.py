@@ -208,7 +208,10 @@ class Victim:
             [rows.tobytes() for rows in self.into.values()],
             (incoming._numbers.last, len(incoming._spares)),
             sorted(incoming._early_messages.probes),
-            [(number, sender.state, sender.asked_s) for number, sender in outgoing.senders.items()],
+            [
+                (number, sender.stopped, sender.asked_s)
+                for number, sender in outgoing.senders.items()
+            ],
         )
 
     def check(self) -> None:

@@ -11,12 +11,6 @@ from hypothesis import strategies as st
 from testbed.transport import PayloadLayout
 from testbed.transport.errors import PeerLost, ProtocolError
 from testbed.transport.layout import MAX_CHUNKS
-from testbed.transport.repair.base import (
-    SENDER_TRANSITIONS,
-    SenderEvent,
-    SenderMachine,
-    SenderState,
-)
 from testbed.transport.wire import check_chunk_bytes, fields, new_frames
 
 layouts = st.builds(
@@ -164,19 +158,7 @@ def test_chunk_sizes_that_cut_floats_or_do_not_fit_are_refused(size):
         check_chunk_bytes(size)
 
 
-# States and errors.
-
-
-def test_stopped_is_final_and_possible_in_every_state_and_what_is_missing_is_named():
-    for (state, _), after in SENDER_TRANSITIONS.items():
-        assert state is not SenderState.STOPPED or after is SenderState.STOPPED
-    for state in SenderState:
-        assert SENDER_TRANSITIONS[state, SenderEvent.STOP] is SenderState.STOPPED
-    machine = SenderMachine()
-    machine.on(SenderEvent.RAN_DRY)
-    with pytest.raises(ProtocolError, match="RAN_DRY is not possible while ASKING"):
-        machine.on(SenderEvent.RAN_DRY)
-    assert machine.state is SenderState.ASKING
+# Errors.
 
 
 def test_a_lost_peer_and_the_reason_survive_the_way_between_processes():

@@ -15,7 +15,6 @@ from testbed.transport.messages import ControlMessage, MessageType, pack_arrival
 from testbed.transport.pacing import CATCH_UP_S, QUANTUM_S, Pacer
 from testbed.transport.path_estimates import FALLEN, PathEstimates
 from testbed.transport.repair import REPAIRS, Passes
-from testbed.transport.repair.base import SenderEvent
 from testbed.transport.repair.passes import PassesSender
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.tolerance import FractionRule
@@ -329,7 +328,7 @@ class GivesUp(Passes):
                 return 2.0
 
             def on_deadline(self, now_s):
-                self.machine.on(SenderEvent.GAVE_UP)
+                self.asking = False
                 self._cursor = 0
 
         return Half(transfer=transfer, chunk_count=chunk_count, arrange=arrange)

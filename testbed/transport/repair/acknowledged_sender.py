@@ -19,7 +19,7 @@ from testbed.transport.messages import SENT, Ack, ControlMessage, MessageType
 from testbed.transport.order import Arranger
 from testbed.transport.pacing import MAX_BATCH
 from testbed.transport.path_estimates import PathEstimates
-from testbed.transport.repair.base import SenderEvent, SenderRepair, SenderState
+from testbed.transport.repair.base import SenderRepair
 from testbed.transport.wire import SEND_INDEX_MODULUS
 
 _IN_FLIGHT, _ARRIVED, _LOST = 1, 2, 3
@@ -371,7 +371,7 @@ class AcknowledgedSender(SenderRepair):
         if self._overdue_s is not None and self._overdue_s <= now_s:
             lost, newest_s = self._declare_lost(now_s)
             if lost:
-                self.machine.on(SenderEvent.GAVE_UP)
+                self.asking = False
                 self.on_change(now_s)
                 feedback = Feedback(
                     now_s=now_s,
@@ -384,8 +384,7 @@ class AcknowledgedSender(SenderRepair):
         silent_s = self.silent_from_s()
         if silent_s is not None and silent_s <= now_s:
             self.ask(now_s, was_silent=True)
-            if not self.remaining and self.machine.state is SenderState.SENDING:
-                self.machine.on(SenderEvent.RAN_DRY)
+            self.asking = self.asking or not self.remaining
         return feedback
 
     # Receiving.
@@ -419,7 +418,7 @@ class AcknowledgedSender(SenderRepair):
         waited = ack.echo is None and arrivals.newest > known_to
         self._last_s = now_s
         self._waiting = False
-        self.machine.on(SenderEvent.FEEDBACK)
+        self.asking = False
         self.on_change(now_s)
         feedback = Feedback(
             now_s=now_s,

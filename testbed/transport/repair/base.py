@@ -8,13 +8,11 @@ while data flows finds most in `AcknowledgedSender` and `AcknowledgingReceiver`.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.congestion.base import Feedback
-from testbed.transport.errors import ProtocolError
 from testbed.transport.fast_path import NO_SILENCE, SilenceBudget
 from testbed.transport.messages import ControlMessage
 from testbed.transport.order import Arranger
@@ -22,67 +20,21 @@ from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.tolerance import Progress
 
 
-# A transfer ends if datagrams arrive with any probability above zero, since messages are reliable
-# and in order, and
-#
-# * only the receiver ends a transfer, and STOPPED is final on both sides;
-# * each message that may still be in flight when a side stops is legal in its final state;
-# * the sender leaves SENDING only through RAN_DRY, which sends a PROBE, and every PROBE is answered
-#   by BITMAP, ACK or STOP: at once, or after a HOLD. A STOP that it crosses is its answer.
-class SenderState(Enum):
-    SENDING = auto()  # there are chunks to send
-    ASKING = auto()  # nothing to send; a PROBE awaits its answer
-    STOPPED = auto()  # the receiver has enough
-
-
-class SenderEvent(Enum):
-    RAN_DRY = auto()  # nothing left to send before the receiver answers
-    FEEDBACK = auto()  # the receiver said what it has
-    GAVE_UP = auto()  # a timer declared datagrams lost, so there is something to send
-    STOP = auto()  # the receiver said that it has enough
-
-
-SENDER_TRANSITIONS = {
-    (SenderState.SENDING, SenderEvent.RAN_DRY): SenderState.ASKING,
-    # The answer to a PROBE that was sent because the congestion window was full, or an
-    # acknowledgement that the receiver sent on its own.
-    (SenderState.SENDING, SenderEvent.FEEDBACK): SenderState.SENDING,
-    (SenderState.SENDING, SenderEvent.STOP): SenderState.STOPPED,
-    (SenderState.SENDING, SenderEvent.GAVE_UP): SenderState.SENDING,
-    (SenderState.ASKING, SenderEvent.FEEDBACK): SenderState.SENDING,
-    (SenderState.ASKING, SenderEvent.GAVE_UP): SenderState.SENDING,
-    (SenderState.ASKING, SenderEvent.STOP): SenderState.STOPPED,
-    # What a receiver says after its STOP changes nothing.
-    (SenderState.STOPPED, SenderEvent.FEEDBACK): SenderState.STOPPED,
-    (SenderState.STOPPED, SenderEvent.STOP): SenderState.STOPPED,
-}
-
-
-class SenderMachine:
-    """The state of a transfer's sender."""
-
-    state = SenderState.SENDING
-
-    def on(self, event: SenderEvent) -> None:
-        """Changes the state by the table; ProtocolError where it has no entry."""
-        try:
-            self.state = SENDER_TRANSITIONS[self.state, event]
-        except KeyError:
-            raise ProtocolError(f"{event.name} is not possible while {self.state.name}") from None
-
-
 class SenderRepair(ABC):
-    """The sender's half, for one transfer."""
+    """The sender's half, for one transfer.
+
+    A transfer ends if datagrams arrive with any probability above zero: messages are reliable and
+    in order, and every PROBE is answered by BITMAP, ACK or STOP, at once or after a HOLD.
+    """
 
     passes: int | None = None  # begun so far; None where the repair has none
     in_flight: int = 0  # datagrams sent that are not known to have arrived or to be lost
+    asking: bool = False  # whether nothing is left to send before the receiver answers
     asked_s: float | None = None  # since when the receiver owes an answer
     was_silent: bool = False  # whether it was asked because another answer was overdue
     attentive: bool = True  # False while messages come that had to wait: no round trip is measured
 
     def __init__(self) -> None:
-        # This half passes it RAN_DRY and FEEDBACK, `Sender` passes it STOP.
-        self.machine = SenderMachine()
         self.outbox: list[ControlMessage] = []  # to send, in order; `Sender` empties it
 
     @property

@@ -23,13 +23,7 @@ from testbed.transport.messages import (
 )
 from testbed.transport.order import Arranger
 from testbed.transport.path_estimates import PathEstimates
-from testbed.transport.repair.base import (
-    ReceiverRepair,
-    Repair,
-    SenderEvent,
-    SenderRepair,
-    SenderState,
-)
+from testbed.transport.repair.base import ReceiverRepair, Repair, SenderRepair
 from testbed.transport.tolerance import Progress
 
 # Who walks looks up so often: at this share of the walk, within these bounds.
@@ -130,7 +124,7 @@ class PassesSender(SenderRepair):
     def _end_pass(self, now_s: float) -> None:
         """Asks, once all is sent and the walk is over."""
         if not (self.remaining or self._walking):
-            self.machine.on(SenderEvent.RAN_DRY)
+            self.asking = True
             self._ask(now_s)
 
     def on_window_closed(self, now_s: float) -> None:
@@ -141,7 +135,7 @@ class PassesSender(SenderRepair):
         if self.asked_s is None:
             self.asked_s = now_s
             self._probed, self._newest_probed_s = self.in_flight, self._newest_s
-            self._probed_all = self.machine.state is SenderState.ASKING
+            self._probed_all = self.asking
             body = PASS.pack(self.passes, self._probed_all)
             self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer, body))
 
@@ -155,8 +149,7 @@ class PassesSender(SenderRepair):
         rtt_s = now_s - self.asked_s if timely else None
         probed_s = self.asked_s
         self.asked_s = None
-        swept = self.machine.state is SenderState.ASKING
-        self.machine.on(SenderEvent.FEEDBACK)
+        swept, self.asking = self.asking, False
         # An answer names what arrived before the PROBE, though it was sent after this was composed.
         settled = self._probed if self._probed_all else max(self._probed, delivered)
         self.in_flight = max(0, self.in_flight - settled)
@@ -174,7 +167,7 @@ class PassesSender(SenderRepair):
         if swept:
             if not self._probed_all:
                 # The PROBE was sent before the pass ended, so the answer does not cover all.
-                self.machine.on(SenderEvent.RAN_DRY)
+                self.asking = True
                 self._ask(now_s)
             else:
                 self._begin_pass(now_s)

@@ -18,7 +18,7 @@ from testbed.transport.congestion.base import Feedback
 from testbed.transport.messages import ControlMessage
 from testbed.transport.order import Arranger
 from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
-from testbed.transport.repair.base import Repair, SenderEvent, SenderState
+from testbed.transport.repair.base import Repair
 from testbed.transport.repair.selective import AcknowledgingReceiver
 
 _MOST_COPIES = 64
@@ -98,8 +98,7 @@ class StreamingSender(AcknowledgedSender):
         if self.all_settled:
             return  # the datagrams in flight will soon be overdue
         self.ask(now_s)
-        if self.machine.state is SenderState.SENDING:
-            self.machine.on(SenderEvent.RAN_DRY)
+        self.asking = True
 
 
 class WorthiestFirstSender(StreamingSender):
