@@ -356,7 +356,7 @@ def show_explanation(directory: Path, console: Console) -> None:
         _show_gate(console, gate, directory)
     if run.others:
         say(console, "")
-        headings = ("other gates", "key", "outcome", "limit", "what is measured")
+        headings = ("other gates", "outcome", "limit", "what is measured")
         show_table(console, headings, map(_other_gate, run.others))
     if run.log_end:
         say(console, f"\n{directory / run.log} ends:")
@@ -369,9 +369,9 @@ def _show_gate(console: Console, gate: GateFinding, directory: Path) -> None:
     value = f"{record['value']:.4g}" if record["value"] is not None else "not measured"
     decides = record["decides"]
     outcome = record["outcome"] + ("" if decides else ", but waived, so it does not decide")
-    say(console, f"\ngate '{about.title}' {outcome}: {record['name']}")
+    say(console, f"\ngate {record['key']} {outcome}: {record['name']}")
     facts = {
-        "value": f"{value}; limit {record['limit']:g} (limits.{record['key']})",
+        "value": f"{value}; limit {record['limit']:g}",
         "where": record["where"],
         "note": record["note"],
         "waived": record["waived"],
@@ -389,7 +389,7 @@ def _other_gate(gate: GateFinding) -> tuple[str, ...]:
     words = (record["name"], waived, record["note"] if value is None else "")
     outcome = record["outcome"] + ("" if value is None else f": {value:.4g}")
     remarks = "; ".join(filter(None, words))
-    return gate.about.title, record["key"], outcome, f"{record['limit']:g}", remarks
+    return record["key"], outcome, f"{record['limit']:g}", remarks
 
 
 def _facts(console: Console, facts: dict[str, str]) -> None:

@@ -24,8 +24,7 @@ from testbed.shared.section import Section
 class GateEntry:
     """A gate. Where it has two limits, the larger one counts."""
 
-    ROW: ClassVar = ("gate", "compared", "limit", "key")
-    title: str
+    ROW: ClassVar = ("key", "compared", "limit")
     what: str  # is compared, in a few words
     limits: Mapping[str, FieldInfo]  # by their keys; a description says what passes beyond
     measured: str  # the same at length
@@ -40,17 +39,21 @@ class GateEntry:
         return f"{self.what} ({unit})" if unit else self.what
 
     @property
+    def keys(self) -> str:
+        return ", ".join(f"`{key}`" for key in self.limits)
+
+    @property
     def row(self) -> tuple[str, ...]:
         passes = ", ".join(
             " ".join(filter(None, (f"{limit.default:g}", unit_of(key), limit.description)))
             for key, limit in self.limits.items()
         )
-        return self.title, self.what, passes, ", ".join(f"`{key}`" for key in self.limits)
+        return self.keys, self.what, passes
 
     @property
     def paragraph(self) -> str:
         return (
-            f"### Gate: {self.title}\n\n{self.measured}\n\n- Evidence: `{self.evidence}`\n"
+            f"### Gate {self.keys}\n\n{self.measured}\n\n- Evidence: `{self.evidence}`\n"
             f"- Usual cause: {self.causes}\n- What to do: {self.remedy}\n"
         )
 
@@ -78,7 +81,6 @@ _RELAY = f"{_ALONE} Run as root, where the relay runs ahead of all other program
 
 GATES: tuple[GateEntry, ...] = (
     GateEntry(
-        title="rate",
         what="relative error of a path's calibrated rate",
         limits={"rate_error": _above(0.03)},
         measured="Before training, every path carries as much as it can, in trials of 5 ms (longer "
@@ -90,7 +92,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="calibration:rate",
     ),
     GateEntry(
-        title="rate spread",
         what="spread of the calibrated rate's trials",
         limits={"rate_spread": _above(0.05)},
         measured="The interquartile range of the same trials, as a share of the configured rate.",
@@ -100,7 +101,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="calibration:rate_spread",
     ),
     GateEntry(
-        title="round trip",
         what="error of a calibrated round-trip time",
         limits={
             "rtt_error": _above(0.1, "as a share of the round trip"),
@@ -113,7 +113,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="calibration:round_trip",
     ),
     GateEntry(
-        title="idle loss",
         what="share of probes lost on the idle network",
         limits={"idle_loss": _share(0.0, "beyond what configured loss takes by chance")},
         measured="The share of the same probes that did not come back. Where links have a loss, "
@@ -124,7 +123,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="calibration:idle_loss",
     ),
     GateEntry(
-        title="queue",
         what="full queue beyond or short of its limit, as a share of it",
         limits={"queue_error": _count(0.0, description="beyond what can be resolved")},
         measured="Before training, every queue is filled until it drops. The gate takes the share "
@@ -135,7 +133,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="calibration:queue_limits",
     ),
     GateEntry(
-        title="socket buffer",
         what="queue that the switch's socket buffer cannot hold",
         limits={"socket_buffer_bytes": _count(0)},
         measured="All ports of the switch send through one socket; the kernel's datapath has none. "
@@ -146,7 +143,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="calibration:socket_buffer",
     ),
     GateEntry(
-        title="conservation",
         what="unexplained share of packets",
         limits={"conservation": _share(0.00001)},
         measured="After training, the counters of both ends of every link and of every switch are "
@@ -158,7 +154,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="conservation:unexplained",
     ),
     GateEntry(
-        title="emulator's losses",
         what="packets that one part of the emulator lost by accident",
         limits={"emulator_losses": _count(0)},
         measured="The packets that the socket of a switch's port, an interface or the middle of a "
@@ -172,7 +167,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="conservation:accidents",
     ),
     GateEntry(
-        title="processor",
         what="mean wait of the emulator for a processor, in its worst second",
         limits={"cpu_wait_s": _above(0.0005)},
         measured="During training, the kernel counts how long each thread of the switch, the "
@@ -184,7 +178,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="processor_headroom:waits",
     ),
     GateEntry(
-        title="other programs",
         what="share of the processors' time that others took while something waited",
         limits={"cpu_others": _above(0.25)},
         measured="During training, the processors' time that processes outside the lab used, as a "
@@ -195,7 +188,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="processor_headroom:others",
     ),
     GateEntry(
-        title="stall",
         what="longest time that a processor stood still",
         limits={"clock_stall_s": _above(0.025)},
         measured="A thread on each processor, of real-time priority where that is allowed, reads "
@@ -207,7 +199,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="processor_headroom:stalls",
     ),
     GateEntry(
-        title="standstill",
         what="longest time that a part of the emulator stood still",
         limits={
             "standstill_s": _above(
@@ -227,7 +218,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="processor_headroom:standstill",
     ),
     GateEntry(
-        title="lateness",
         what="lateness of an impairment's begin or end",
         limits={"impairment_late_s": _above(0.01)},
         measured="The longest time between the planned and the acknowledged begin or end of an "
@@ -241,7 +231,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="impairment_gates:lateness",
     ),
     GateEntry(
-        title="impairments met",
         what="impairments that met nothing",
         limits={"impairments_unmet": _count(0)},
         measured="Each impairment counts what it could act on: packets that crossed its place, "
@@ -253,7 +242,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="impairment_gates:unmet",
     ),
     GateEntry(
-        title="realised loss",
         what="difference between realised and configured loss",
         limits={"loss_error": _share(0.0, "beyond what chance explains")},
         measured="Of each `loss`, the packets that were lost must be those that its table says. Of "
@@ -267,7 +255,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="impairment_gates:realised_loss",
     ),
     GateEntry(
-        title="settings",
         what="settings of links that are not as configured",
         limits={"link_settings": _count(0)},
         measured="The kernel reports how it shapes every link before and after training, and all "
@@ -280,7 +267,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="link_settings:differing_settings",
     ),
     GateEntry(
-        title="packets",
         what="mean size of the packets in a queue",
         limits={"packet_bytes": _count(1514, ge=1514)},
         measured="During training, every queue's bytes and packets are sampled. The gate takes the "
@@ -292,7 +278,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="links_under_load:packet_sizes",
     ),
     GateEntry(
-        title="rate under load",
         what="error of the rate under load",
         limits={"rate_under_load": _above(0.03)},
         measured="During training, the bytes that each link sent while its queue cannot have run "
@@ -305,7 +290,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="links_under_load:rates",
     ),
     GateEntry(
-        title="samples",
         what="share of the samples that are missing",
         limits={"samples_missing": _above(0.2, le=1)},
         measured="The sampler reads queues, flows and processes a hundred times a second. The gate "
@@ -317,7 +301,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="links_under_load:missing_samples",
     ),
     GateEntry(
-        title="relay",
         what="relay lateness, p99 of the worst second",
         limits={"relay_late_s": _above(0.003)},
         measured="During training, the relay of delayed links notes how long after its time each "
@@ -328,7 +311,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="delay_gates:relay_lateness",
     ),
     GateEntry(
-        title="relay, one frame",
         what="relay lateness of a single frame",
         limits={"relay_late_max_s": _above(0.02)},
         measured="Of the same frames, the one that left farthest from its time, late or early.",
@@ -338,7 +320,6 @@ GATES: tuple[GateEntry, ...] = (
         judge="delay_gates:latest_frame",
     ),
     GateEntry(
-        title="delay",
         what="error of a link's delay in its worst quarter of a second",
         limits={
             "delay_error": _above(0.1, "as a share of the delay"),
@@ -454,12 +435,11 @@ class Gate:
         return self.outcome in STOPPING and self.decides
 
     def sentence(self) -> str:
-        """Say what it found, for the reason of a run's status."""
+        """Say why it stops the run, for the reason of the run's status."""
         if self.value is None:
-            return f"{self.name} {self.outcome}: {self.note}"
+            return f"{self.key}: {self.name} {self.outcome}: {self.note}"
         place = f" ({self.where})" if self.where else ""
-        verb = "exceeds" if self.outcome == "failed" else "is within"
-        return f"{self.name} {self.value:.4g}{place} {verb} {self.limit:g}"
+        return f"{self.key}: {self.name} {self.value:.4g}{place} exceeds {self.limit:g}"
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

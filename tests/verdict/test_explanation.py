@@ -57,8 +57,9 @@ def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(
     )
     text = shown(ended(tmp_path, "invalid", broken.sentence(), [broken]))
     about = BY_KEY[key]
-    assert f"gate '{about.title}' failed" in text
-    assert f"7.5; limit {broken.limit:g} " in text
+    assert broken.sentence().startswith(f"{key}: {broken.name} 7.5")
+    assert f"gate {key} failed" in text
+    assert f"7.5; limit {broken.limit:g}" in text
     whole = f"./lab run {tmp_path / 'small'}"
     remedy = about.remedy.replace("./lab run.", whole).replace("./lab run tries", f"{whole} tries")
     for words in ("rustc 0.31", about.causes, remedy, about.evidence, about.measured):
@@ -73,8 +74,8 @@ def test_gates_that_decide_come_first_and_waived_ones_are_without_advice(tmp_pat
     decides, waived, others = (
         text.index(words)
         for words in (
-            "gate 'socket buffer' failed: ",
-            "gate 'queue' not measured, but waived, so it does not decide: ",
+            "gate socket_buffer_bytes failed: ",
+            "gate queue_error not measured, but waived, so it does not decide: ",
             "other gates",
         )
     )
