@@ -13,7 +13,7 @@ from analysis.data import kept_rows
 from analysis.data.evidence import FACTOR_PREFIX, Evidence
 from analysis.data.load import load
 from analysis.data.metrics import metric_names
-from analysis.statistics import Estimate, ratio_interval
+from analysis.statistics import Estimate, mean_interval, ratio_interval
 
 SCHEMA = 1
 
@@ -49,9 +49,29 @@ def compare(first: Evidence, second: Evidence) -> list[Compared]:
             for side in (first, second)
         ]
         raise ValueError(f"{first.experiment}: factors {each_has[0]}; the other's: {each_has[1]}")
-    names = [name.removeprefix(FACTOR_PREFIX) for name in columns]
-    one, two = first.per_run(), second.per_run()
-    on = ["arm", *columns, "seed"]
+    pairs = _paired(first.per_run(), second.per_run(), columns)
+    if not pairs:
+        raise ValueError(
+            f"{first.experiment} and {second.experiment}: no ok run of one has the arm, point and "
+            "seed of one of the other"
+        )
+    return sorted(pairs, key=lambda compared: first.arms.index(compared.arm))
+
+
+def compare_runs(first: Evidence, second: Evidence) -> list[Compared]:
+    """All metrics that two runs have, whatever their arms, points and seeds."""
+    for side in (first, second):
+        if not side.ok_runs:
+            run = side.runs[0]
+            raise ValueError(f"{run.key}: this run is {run.verdict}; valid: two ok runs")
+    sides = first.per_run(), second.per_run()
+    arm = " -> ".join(dict.fromkeys(side["arm"][0] for side in sides))
+    one, two = (side.with_columns(arm=pl.lit(arm), seed=pl.lit(0)) for side in sides)
+    return _paired(one, two, [])
+
+
+def _paired(one: pl.DataFrame, two: pl.DataFrame, factors: Sequence[str]) -> list[Compared]:
+    on = ["arm", *factors, "seed"]
     metrics = [name for name in metric_names(one) if name in two.columns]
     paired = one.select(*on, *metrics).join(
         two.select(*on, *metrics), on=on, suffix="|", nulls_equal=True, maintain_order="left"
@@ -59,26 +79,21 @@ def compare(first: Evidence, second: Evidence) -> list[Compared]:
     compared = []
     for place, rows in paired.group_by(on[:-1], maintain_order=True):
         arm, *levels = list[Any](place)
-        for metric in metrics:
-            pairs = rows.select(metric, f"{metric}|").drop_nulls().cast(pl.Float64)
-            if pairs.height:
-                left, right = pairs.to_numpy().T
+        for name in metrics:
+            left, right = rows.select(name, f"{name}|").drop_nulls().cast(pl.Float64).to_numpy().T
+            if len(left):
+                names = [factor.removeprefix(FACTOR_PREFIX) for factor in factors]
                 compared.append(
                     Compared(
                         arm=str(arm),
-                        metric=metric,
+                        metric=name,
                         factors=dict(zip(names, levels, strict=True)),
-                        first=float(left.mean()),
-                        second=float(right.mean()),
+                        first=mean_interval(left).value or 0.0,
+                        second=mean_interval(right).value or 0.0,
                         ratio=ratio_interval(right, left),
                     )
                 )
-    if not compared:
-        raise ValueError(
-            f"{first.experiment} and {second.experiment}: no ok run of one has the arm, point and "
-            "seed of one of the other"
-        )
-    return sorted(compared, key=lambda metric: first.arms.index(metric.arm))
+    return compared
 
 
 def document(first: str, second: str, compared: Sequence[Compared]) -> dict[str, Any]:

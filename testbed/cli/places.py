@@ -90,10 +90,14 @@ def find(what: str | None, results: Path) -> Place:
 
 
 def result(what: str, results: Path) -> Path:
-    """Find the folder of a result that a user names: of an experiment, or what is kept."""
+    """Find the folder of a result that a user names: of an experiment, a run, or what is kept."""
     _refuse_empty(what)
-    if Path(what).is_dir() and not _is_name(what, results):
-        return Path(what)
+    path, is_name = Path(what), _is_name(what, results)
+    if path.is_dir() and not is_name:
+        return path
+    is_key = not is_name and any(run.name.startswith(what) for run in results.glob("*/*/"))
+    if is_key and path.suffix not in yaml_input.SUFFIXES:
+        return run(what, results)
     place = find(what, results)
     place.require()
     return place.folder

@@ -276,11 +276,13 @@ def report(
 
 _Result = Annotated[
     str,
-    typer.Argument(help="an experiment's name, its YAML file, a folder of results or of kept ones"),
+    typer.Argument(
+        help="an experiment's name, its YAML file, a folder of results or of kept ones; or a run"
+    ),
 ]
 
 
-@_verb(_READ, "compare quick experiments/results/quick")
+@_verb(_READ, "compare quick experiments/results/quick    or two runs, by their keys")
 def compare(
     first: _Result,
     second: _Result,
@@ -289,19 +291,22 @@ def compare(
         Path | None, output_file("--json", help="write all metrics to this file")
     ] = None,
 ) -> None:
-    """Compare two results of an experiment, such as a lab's and simulated ones."""
+    """Compare two results of an experiment, such as a lab's and simulated ones, or two runs."""
     from testbed.cli import places
 
     one, two = places.result(first, out), places.result(second, out)
+    if (are_runs := places.is_run(one)) != places.is_run(two):
+        raise InputError(f"{one} and {two}: valid: two results of an experiment, or two runs")
     from analysis import comparison  # imports what reads results, which takes a second
     from analysis.data.metrics import in_table
 
+    compare_all = comparison.compare_runs if are_runs else comparison.compare
     try:
-        sides = [comparison.evidence(folder) for folder in (one, two)]
-        for folder, side in zip((one, two), sides, strict=True):
-            if not side.ok_runs:
+        first_side, second_side = map(comparison.evidence, (one, two))
+        for folder, side in ((one, first_side), (two, second_side)):
+            if not side.ok_runs and not are_runs:
                 raise InputError(f"{folder}: no run is ok; ./lab explain {folder} says why")
-        compared = comparison.compare(*sides)
+        compared = compare_all(first_side, second_side)
     except ValueError as error:
         raise InputError(str(error)) from None
     if json_file is not None:

@@ -52,10 +52,13 @@ def test_ratios_are_paired_by_seed_and_have_an_interval(tmp_path):
     assert "1.262 [1.248, 1.277]" in output
 
 
-def test_results_are_named_as_everywhere(tmp_path):
+def test_results_and_runs_are_named_as_everywhere(tmp_path):
     one, two = built(tmp_path / "one", 1.0), built(tmp_path / "two", 1.25)
     by_folder = compare(one, two)
     assert compare(one.name, two, "--out", tmp_path / "one") == by_folder
+    runs = [path.parent for path in sorted(one.glob("*-s2*/config.json"))]  # of two arms
+    output = compare(*(run.name for run in runs), "--out", tmp_path / "one")
+    assert output == compare(*runs) and "dblp -> tcp" in output
 
 
 def test_only_seeds_that_both_have_count(tmp_path):
@@ -86,6 +89,8 @@ def test_what_does_not_fit_together_is_told_in_one_line(tmp_path):
         compare(tmp_path / "nowhere", two)
     with pytest.raises(InputError, match="no results of 'nowhere'; valid: quick"):
         compare("nowhere", two, "--out", tmp_path / "one")
+    with pytest.raises(InputError, match="valid: two results of an experiment, or two runs"):
+        compare(one, next(one.glob("*/config.json")).parent)
     other = built(tmp_path / "other", 1.0, seeds=(9,), experiment="other")
     with pytest.raises(InputError, match="and other: valid: two results of one experiment"):
         compare(two, other)
