@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import experiment
 from testbed.shared import run_directory, yaml_input
 from testbed.shared.input_error import InputError
-from testbed.shared.registry import one_of
 from testbed.shared.run_directory import PLAN, RESULTS, RunDirectory, key_of
 
 _SHOWN = 6
@@ -40,13 +37,6 @@ class Place:
         if self.experiment is not None and not self.folder.is_dir():
             valid = ", ".join([*self.experiments(), "another folder with --out DIR"])
             raise InputError(f"{self.results}: no results of {self.experiment!r}; valid: {valid}")
-
-    def require_known(self, under_way: Iterable[str]) -> None:
-        """Raise InputError for a name that is neither under way, nor here, nor the lab's own."""
-        names = sorted({*under_way, *self.experiments(), *experiment.names()})
-        if self.experiment not in names:
-            name = str(self.experiment)
-            raise InputError(f"unknown experiment {name!r}; {one_of(name, names)}")
 
     def require_results(self) -> None:
         if not any(any(self.results.glob(sign)) for sign in _SIGNS):

@@ -26,7 +26,6 @@ from testbed.cli.options import (
 from testbed.cli.terminal import console, say, show_table
 from testbed.shared.input_error import InputError
 from testbed.shared.run_directory import RESULTS
-from testbed.shared.yaml_input import SUFFIXES
 
 if TYPE_CHECKING:
     from analysis.comparison import Compared
@@ -202,13 +201,8 @@ def watch(what: What = None, out: Out = RESULTS) -> None:
     from testbed.watch import follow
 
     place = places.find(what, out)
-    # Wherever it is: the command that runs it may have another --out.
-    anywhere = out == RESULTS and (what is None or not place.folder.is_dir())
-    results = None if anywhere else place.results
-    runs = follow.Selection(results=results, experiment=place.experiment, key=place.key)
-    if anywhere and what is not None and Path(what).suffix not in SUFFIXES:
-        under_way = follow.running(follow.Selection())
-        place.require_known(run.directory.parent.name for run in under_way)
+    place.require()
+    runs = follow.Selection(results=place.results, experiment=place.experiment, key=place.key)
     try:
         follow.watch(runs, console(highlight=False))
     except KeyboardInterrupt:

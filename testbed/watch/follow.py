@@ -1,8 +1,8 @@
-"""Follows the run in progress, wherever its results lie, and then the next one of its sweep."""
+"""Follows the run in progress, and then the next one of its sweep."""
 
-import os
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from testbed.shared.run_directory import RunDirectory, read_or_empty
+from testbed.shared.run_directory import PLAN, VERDICTS, RunDirectory, read_or_empty
 from testbed.shared.yaml_input import InputError
 from testbed.watch import screen
-from testbed.watch.sweep import State, Sweep
 
 _POLL_S = 0.1
 # Between two runs of an experiment, and between the last one and its report.
 _TIMEOUT_S = 3.0
 _FRESH_S = 3.0
+_READ_SWEEP_EVERY_S = 1.0
 _PARTIAL = ".partial"
 
 
@@ -62,38 +62,28 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Runs to follow; None stands for any."""
+    """Runs to follow in a folder of results; None stands for any."""
 
-    results: Path | None = None
+    results: Path
     experiment: str | None = None
     key: str | None = None
 
     def __str__(self) -> str:
         if self.key is not None:
             return f"run {self.key!r}"
-        what = f"no run of {self.experiment!r}" if self.experiment is not None else "no run"
-        return what if self.results is None else f"{what} in {self.results}"
-
-    def has(self, directory: Path) -> bool:
-        """Tell whether a run's directory is one of these."""
-        return (
-            self.key in (None, Watched(directory).key)
-            and self.experiment in (None, directory.parent.name)
-            and (self.results is None or directory.parents[1].samefile(self.results))
-        )
+        of = f" of {self.experiment!r}" if self.experiment is not None else ""
+        return f"no run{of} in {self.results}"
 
 
 def running(selection: Selection) -> list[Watched]:
     """Find the runs in progress, the latest first."""
-    held, locked = _held_by_commands()
-    places = dict.fromkeys(held)
-    if selection.results is not None:  # another user's commands do not show what they hold
-        places |= dict.fromkeys(selection.results.resolve().glob(f"*/*{_PARTIAL}"))
+    locked = _locked_inodes()
     began_s: dict[Path, float] = {}
-    for directory in places:
+    for directory in selection.results.glob(
+        f"{selection.experiment or '*'}/{selection.key or '*'}{_PARTIAL}"
+    ):
         with suppress(OSError):  # it has just ended, or has only begun
-            in_progress = directory in held or _in_progress(directory, locked)
-            if in_progress and directory.is_dir() and selection.has(directory):
+            if _in_progress(directory, locked):
                 began_s[directory] = (directory / "config.json").stat().st_mtime
     return [Watched(run) for run in sorted(began_s, key=began_s.__getitem__, reverse=True)]
 
@@ -102,33 +92,26 @@ def watch(selection: Selection, console: Console) -> None:
     """Show the runs until none is in progress any more."""
     if not running(selection):
         what = "is not in progress" if selection.key else "is in progress"
-        raise InputError(f"{selection} {what}{_rest_of(selection)}; start one with ./lab run")
+        planned = ""
+        if selection.experiment is not None and selection.key is None:
+            planned = sweep(selection.results / selection.experiment)
+        rest = f" ({planned})" if planned else ""
+        raise InputError(f"{selection} {what}{rest}; start one with ./lab run")
     if not console.is_terminal:
         raise InputError("watch: draws in a terminal; without one, ./lab run itself prints lines")
     ended: list[str] = []
     with Live(console=console, auto_refresh=False, screen=True) as display:
-        for run, state in _following(selection, ended):
-            view = screen.render(run.live(), console.size, ended, state)
+        for run, planned in _following(selection, ended):
+            view = screen.render(run.live(), console.size, ended, planned)
             display.update(view, refresh=True)
     for line in ended:
         console.print(Text(line), soft_wrap=True)
 
 
-def _rest_of(selection: Selection) -> str:
-    """Describe the sweep for a message; empty where no plan is named."""
-    if selection.results is None or selection.experiment is None or selection.key is not None:
-        return ""
-    state = Sweep(selection.results / selection.experiment).state()
-    if state is None:
-        return ""
-    more = f", and {len(state.troubles) - 1} more" if state.troubles[1:] else ""
-    return f" ({state}{''.join(f'; {trouble}{more}' for trouble in state.troubles[:1])})"
-
-
-def _following(selection: Selection, ended: list[str]) -> Iterator[tuple[Watched, State | None]]:
+def _following(selection: Selection, ended: list[str]) -> Iterator[tuple[Watched, str]]:
     """Yield the run to show and its sweep, until none has been in progress for a while."""
     current: Watched | None = None
-    sweep: Sweep | None = None
+    planned, read_s = "", -_READ_SWEEP_EVERY_S
     seen_s = time.monotonic()
     while time.monotonic() - seen_s < _TIMEOUT_S:
         runs = running(selection)
@@ -140,38 +123,39 @@ def _following(selection: Selection, ended: list[str]) -> Iterator[tuple[Watched
         if runs:
             seen_s = time.monotonic()
             current = current or runs[0]
-            folder = current.directory.parent
-            if sweep is None or sweep.folder != folder:
-                sweep = Sweep(folder)
-            here = frozenset(run.key for run in runs if run.directory.parent == folder)
-            yield current, sweep.state(here)
+            if seen_s - read_s >= _READ_SWEEP_EVERY_S:
+                planned, read_s = sweep(current.directory.parent, [run.key for run in runs]), seen_s
+            yield current, planned
         time.sleep(_POLL_S)
 
 
-def _held_by_commands() -> tuple[set[Path], set[int]]:
-    """Return the runs' directories that commands have locked, and the inodes of all locks."""
-    # A command of another user does not show which files it has open, but its locks' inodes.
+def sweep(folder: Path, running: Collection[str] = ()) -> str:
+    """Say how far an experiment is; "" where nothing was planned, as for a lab in Python."""
+    counts = Counter[str]()
+    for run in read_or_empty(folder / PLAN).get("runs", []):
+        key = str(run["key"])
+        if key in running:
+            counts["running"] += 1
+        elif not (folder / key).is_dir():
+            counts["waiting"] += 1
+        else:
+            verdict = read_or_empty(folder / key / "status.json").get("verdict", "interrupted")
+            counts[verdict] += 1
+    names = (*VERDICTS, "running", "waiting")
+    words = ", ".join(f"{counts[name]} {name}" for name in names if counts[name])
+    return f"{counts.total()} planned: {words}" if counts else ""
+
+
+def _locked_inodes() -> set[int]:
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
-        return set(), set()
-    fields = [line.split() for line in lines if "->" not in line]
-    locks = [field for field in fields if len(field) > 5 and field[1] == "FLOCK"]
-    held = set()
-    for pid in {lock[4] for lock in locks}:
-        try:
-            opened = list(Path(f"/proc/{pid}/fd").iterdir())
-        except OSError:
-            continue
-        for descriptor in opened:
-            with suppress(OSError):  # closed since
-                target = Path(os.readlink(descriptor))  # noqa: PTH115 (a socket is no path)
-                if target.suffix == _PARTIAL and (target / "config.json").is_file():
-                    held.add(target)
-    return held, {int(lock[5].rpartition(":")[2]) for lock in locks}
+        return set()
+    locks = [line.split() for line in lines if "->" not in line]
+    return {int(lock[5].rpartition(":")[2]) for lock in locks if lock[1:2] == ["FLOCK"]}
 
 
-def _in_progress(directory: Path, locked: set[int]) -> bool:
+def _in_progress(directory: Path, locked: Collection[int]) -> bool:
     """Tell whether a command is executing this run; OSError where it has just ended."""
     # The lock is looked up and not tried: trying would get in its way. Where the kernel names
     # another inode (on stacked file systems), fresh samples tell.

@@ -7,31 +7,24 @@ from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from testbed.watch.sweep import State
-
 _STEPS = "▁▂▃▄▅▆▇█"
 _PLOTTED = 10  # columns of the header's labels
 _ENDED_SHOWN = 2
-_NEXT_SHOWN = 4
 
 
 def render(
     live: dict[str, Any],
     size: ConsoleDimensions,
     ended: Sequence[str] = (),
-    sweep: State | None = None,
+    sweep: str = "",
 ) -> RenderableType:
-    """The whole screen."""
+    """Render the whole screen; `sweep`: how far the sweep is."""
     parts: list[RenderableType] = [*_header(live, size.width)]
-    is_idle = "queues" not in live  # nothing but the sweep is to be shown
-    if sweep is not None:
-        room = size.height - len(parts) - 1 if is_idle else size.height // 4
-        parts += _sweep(sweep, room, size.width)
-    shown = [] if sweep is None else sweep.troubles
-    last = [line for line in ended if line not in shown][-_ENDED_SHOWN:]
-    parts += [_cut(Text(line, style="dim"), size.width) for line in last]
-    if is_idle:
-        return Group(*parts[: size.height - 1])
+    if sweep:
+        parts.append(_cut(Text(f"sweep     {sweep}"), size.width))
+    parts += [_cut(Text(line, style="dim"), size.width) for line in ended[-_ENDED_SHOWN:]]
+    if "queues" not in live:  # the workload has not begun, or is simulated
+        return Group(*parts)
     flows, processes = live.get("flows") or [], live.get("processes") or []
     left = size.height - len(parts) - 2  # without the two tables' headings
     lower = min(max(len(flows), len(processes)), max(3, left // 2))
@@ -72,21 +65,6 @@ def _header(live: dict[str, Any], width: int) -> list[Text]:
     if not in_force:
         impairments.append("no impairment", style="dim")
     return [_cut(line, width) for line in (title, latency, impairments)]
-
-
-def _sweep(sweep: State, rows: int, width: int) -> list[Text]:
-    """Show how far a sweep is, what comes next, and what went wrong, the latest first."""
-    lines = [Text(f"sweep     {sweep}")]
-    if sweep.waiting:
-        more = ", ..." if sweep.waiting[_NEXT_SHOWN:] else ""
-        lines.append(Text(f"next      {', '.join(sweep.waiting[:_NEXT_SHOWN])}{more}", style="dim"))
-    left = max(2, rows - len(lines))
-    shown = sweep.troubles[::-1][: left if len(sweep.troubles) <= left else left - 1]
-    lines += [Text(trouble, style="red") for trouble in shown]
-    if len(shown) < len(sweep.troubles):
-        more = f"and {len(sweep.troubles) - len(shown)} more that are not ok: see ./lab report"
-        lines.append(Text(more, style="red"))
-    return [_cut(line, width) for line in lines]
 
 
 def _progress(live: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`./lab watch`: which runs it finds and follows, what it tells of sweeps, and that it fits."""
+"""`./lab watch`: which runs it follows, how far it says a sweep is, and that it fits."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import io
 import json
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from testbed.__main__ import main
 from testbed.shared.run_directory import PLAN, RunDirectory, write_json, write_status
 from testbed.shared.yaml_input import InputError
 from testbed.watch import follow, screen
-from testbed.watch.sweep import State, Sweep
 
 IN = follow.Selection
 CONFIG = {"key": "dblp-s1", "arm": "dblp", "seed": 1, "rounds": 40, "experiment": "small"}
@@ -51,12 +48,11 @@ def live(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def rendered(
-    document: dict[str, Any], width: int, height: int, sweep: State | None = None
-) -> list[str]:
+def rendered(document: dict[str, Any], width: int, height: int) -> list[str]:
     output = io.StringIO()
     console = Console(file=output, width=width, height=height, color_system=None)
-    console.print(screen.render(document, ConsoleDimensions(width, height), ["a: ok"], sweep))
+    size = ConsoleDimensions(width, height)
+    console.print(screen.render(document, size, ["a: ok", "b: failed: " + "no " * 99], "9 planned"))
     return output.getvalue().splitlines()
 
 
@@ -67,6 +63,8 @@ def test_screen_fits_and_shows_the_congested_link(width, height):
     assert all(word in congested for word in ("149/150", "963", "+17"))
     assert "round 12 of 40" in lines[0]
     assert "burst-server" in "".join(lines[:4])
+    assert "sweep     9 planned" in lines
+    assert any(line.startswith("b: failed: no no") for line in lines)
     assert any("ovs-vswitchd" in line for line in lines)
     more = {name: live()[name] * 12 for name in ("queues", "flows", "processes")}
     crowded = rendered(live(**more), width, height)
@@ -100,7 +98,7 @@ def test_nothing_running_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match=r"no run in .* is in progress"):
         follow.watch(IN(results=tmp_path), Console(file=io.StringIO()))
     with pytest.raises(InputError, match="'other' is not in progress"):
-        follow.watch(IN(key="other"), Console(file=io.StringIO()))
+        follow.watch(IN(results=tmp_path, key="other"), Console(file=io.StringIO()))
 
 
 def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, monkeypatch):
@@ -129,87 +127,26 @@ def test_follows_to_the_next_run_and_ends_with_the_last(tmp_path, monkeypatch):
     assert "first: ok" in screens.getvalue()
 
 
-def test_a_run_is_found_wherever_its_results_lie_by_experiment_and_by_key(tmp_path):
+def test_runs_in_progress_are_found_by_experiment_and_by_key(tmp_path):
     def keys(results: str, **options: str) -> list[str]:
         return sorted(run.key for run in follow.running(IN(results=tmp_path / results, **options)))
 
     small = tmp_path / "out" / "small"
     with RunDirectory(small / "dblp-s1").open(CONFIG), RunDirectory(small / "b").open(CONFIG):
-        anywhere = {run.directory.name for run in follow.running(IN())}
-        assert {"dblp-s1.partial", "b.partial"} <= anywhere  # other labs may run, too
         assert keys("out") == ["b", "dblp-s1"]
         assert keys("out", key="b") == ["b"]
         assert keys("out", experiment="other") == keys("") == keys("none") == []
     assert keys("out") == []
 
 
-def test_an_experiment_without_results_here_is_followed_where_it_runs(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(follow, "_TIMEOUT_S", 0.3)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["lab", "watch", "elsewhere"])
-    with RunDirectory(tmp_path / "out" / "elsewhere" / "dblp-s1").open(CONFIG) as directory:
-        (directory / "live.json").write_text(json.dumps(live()))
-        shown: list[follow.Selection] = []
-        with monkeypatch.context() as drawn:
-            drawn.setattr(follow, "watch", lambda options, _: shown.append(options))
-            with pytest.raises(SystemExit) as caught:
-                main()
-        assert [run.directory for run in follow.running(shown[0])] == [directory]
-    assert caught.value.code == 0
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert "unknown experiment 'elsewhere'; valid: " in capsys.readouterr().err
-
-
-def planned(folder: Path, seeds: int) -> None:
-    folder.mkdir(parents=True)
-    runs = [
-        {"key": f"dblp-s{seed}", "arm": "dblp", "seed": seed, "factors": {"k": 2}}
-        for seed in range(1, seeds + 1)
-    ]
-    write_json(folder / PLAN, {"runs": runs})
-
-
-def ended(folder: Path, key: str, verdict: str, reason: str = "") -> None:
-    with RunDirectory(folder / key).open(CONFIG | {"key": key}) as directory:
-        write_status(directory, verdict, reason)  # type: ignore[arg-type]
-
-
-def test_a_sweep_tells_what_is_done_runs_waits_and_what_went_wrong(tmp_path):
-    planned(tmp_path / "small", 6)
+def test_a_sweep_tells_what_is_done_runs_and_waits(tmp_path):
     folder = tmp_path / "small"
-    assert str(Sweep(folder).state()) == "6 planned: 6 waiting"
-    for verdict in ("invalid", "ok"):  # the later one counts
-        ended(folder, "dblp-s1", verdict)
-    ended(folder, "dblp-s2", "failed", "worker-1 ended with status 1")
-    state = Sweep(folder).state(frozenset(["dblp-s3"]))
-    assert str(state) == "6 planned: 1 ok, 1 failed, 1 running, 3 waiting"
-    assert state is not None
-    assert state.troubles == ["dblp-s2: failed: worker-1 ended with status 1"]
-    assert state.waiting[0] == "dblp seed 4 k=2"
-
-
-@pytest.mark.parametrize("document", [live(), {"run": CONFIG, "stage": "training begins"}])
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 14)])
-def test_the_screen_has_the_queue_and_failures_and_still_fits(tmp_path, document, width, height):
-    planned(tmp_path / "small", 60)
-    for seed in range(1, 31):
-        ended(tmp_path / "small", f"dblp-s{seed}", "failed", "the sampler died " * 9)
-    state = Sweep(tmp_path / "small").state(frozenset(["dblp-s31"]))
-    lines = rendered(document, width, height, state)
-    assert len(lines) <= height
-    assert all(len(line) <= width for line in lines)
-    assert any(line.startswith("sweep     60 planned: 30 failed, 1 running") for line in lines)
-    assert any(line.startswith("dblp-s30: failed: the sampler died") for line in lines)
-    assert any("more that are not ok" in line for line in lines)
-
-
-def test_a_sweep_that_does_not_run_says_how_far_it_came(tmp_path):
-    planned(tmp_path / "small", 3)
-    ended(tmp_path / "small", "dblp-s1", "failed", "no room")
-    expected = follow.Selection(results=tmp_path, experiment="small")
-    with pytest.raises(InputError, match=r"1 failed, 2 waiting; dblp-s1: failed: no room\)"):
-        follow.watch(expected, Console(file=io.StringIO()))
+    folder.mkdir()
+    write_json(folder / PLAN, {"runs": [{"key": f"s{seed}"} for seed in range(6)]})
+    assert follow.sweep(folder) == "6 planned: 6 waiting"
+    for key, verdict in (("s0", "invalid"), ("s0", "ok"), ("s1", "failed")):  # the later one counts
+        with RunDirectory(folder / key).open(CONFIG | {"key": key}) as directory:
+            write_status(directory, verdict, "")  # type: ignore[arg-type]
+    assert follow.sweep(folder, ["s2"]) == "6 planned: 1 ok, 1 failed, 1 running, 3 waiting"
+    with pytest.raises(InputError, match=r"no run of 'small' .* \(6 planned: .* 4 waiting\);"):
+        follow.watch(IN(results=tmp_path, experiment="small"), Console(file=io.StringIO()))
