@@ -26,9 +26,9 @@ _BLOCK_S = 1.1
 _STOP_TIMEOUT_S = 10.0
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A recording, for the manifest; the recorder fills it in.
+    """A recording, for the manifest.
 
     Attributes:
         host, file: whose link, and the file's name in `pcap/`.
@@ -40,13 +40,13 @@ class Recording:
 
     host: str
     file: str
-    packets: int = 0
-    file_bytes: int = 0
+    packets: int
+    file_bytes: int
     bound_bytes: int
-    bound_reached: bool = False
-    packets_dropped: int = 0
-    snapshot_bytes: int = SNAPSHOT_BYTES
-    failure: str = ""
+    bound_reached: bool
+    packets_dropped: int
+    snapshot_bytes: int
+    failure: str
 
 
 def require() -> None:
@@ -55,71 +55,69 @@ def require() -> None:
         raise InputError("--pcap: there is no tcpdump; valid: apt-get install tcpdump")
 
 
-class Recorder:
-    """Records one host's link from `start` until `stop`."""
-
-    def __init__(self, host: HostInfo, path: Path, *, bound_bytes: int) -> None:
-        self._host, self._path = host, path
-        self._recording = Recording(host=host.name, file=path.name, bound_bytes=bound_bytes)
-
-    def start(self) -> None:
-        """Begin to record; ProgramError or OSError where the link cannot be recorded."""
-        most = (self._recording.bound_bytes - _HEADER_BYTES) // (_RECORD_BYTES + SNAPSHOT_BYTES)
-        options = f"-n -p -i {self._host.interface} -s {SNAPSHOT_BYTES} -c {most} -B 8192 -w -"
-        with self._path.open("xb") as file:
-            self._process = host_program.start(
-                self._host,
-                [sys.executable, "-I", str(_PROGRAM), *options.split(), "--nano"],
-                stdin=subprocess.PIPE,
-                stdout=file.fileno(),
-                stderr=subprocess.PIPE,
-            )
-        assert self._process.stdin is not None and self._process.stderr is not None
-        with suppress(BrokenPipeError):  # it has ended
-            self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
-        line = self._process.stderr.readline().decode()
-        if "listening on" not in line:
-            self._process.kill()
-            self._process.wait()
-            raise OSError(f"{self._host.name}: {line.strip() or 'tcpdump says nothing'}")
-
-    def stop(self) -> Recording:
-        """End the recording, `_BLOCK_S` after the last packet that counts."""
-        recording = self._recording
-        recording.bound_reached = self._process.poll() == 0
-        self._process.terminate()
-        try:
-            _, errors = self._process.communicate(timeout=_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            _, errors = self._process.communicate()
-        text = errors.decode()
-        counts = {what: int(count) for count, what in re.findall(r"(\d+) packets? (\w+)", text)}
-        recording.packets = counts.get("captured", 0)
-        recording.packets_dropped = counts.get("dropped", 0)
-        recording.failure = "; ".join(re.findall(r"tcpdump: (.*)", text))
-        recording.file_bytes = self._path.stat().st_size
-        return recording
-
-
 @contextmanager
 def recording(
     hosts: Mapping[str, HostInfo], names: Sequence[str], folder: Path
 ) -> Iterator[list[dict[str, Any]]]:
     """Record the links of `names` into `folder` while the body runs; OSError if it fails."""
     described: list[dict[str, Any]] = []  # for the manifest, filled at the end
-    recorders: list[Recorder] = []
+    started: dict[Path, subprocess.Popen[bytes]] = {}
     if names:
         folder.mkdir()
     try:
         for name in names:
             path = folder / f"{name}.pcap"
-            recorder = Recorder(hosts[name], path, bound_bytes=RUN_BYTES // len(names))
-            recorder.start()
-            recorders.append(recorder)
+            started[path] = _start(hosts[name], path, RUN_BYTES // len(names))
         yield described
     finally:
-        if recorders:
+        if started:
             time.sleep(_BLOCK_S)
-        described += [asdict(recorder.stop()) for recorder in recorders]
+        for path, process in started.items():
+            described.append(asdict(_stop(process, path, RUN_BYTES // len(names))))
+
+
+def _start(host: HostInfo, path: Path, bound_bytes: int) -> subprocess.Popen[bytes]:
+    """Begin to record; ProgramError or OSError where the link cannot be recorded."""
+    most = (bound_bytes - _HEADER_BYTES) // (_RECORD_BYTES + SNAPSHOT_BYTES)
+    options = f"-n -p -i {host.interface} -s {SNAPSHOT_BYTES} -c {most} -B 8192 -w -"
+    with path.open("xb") as file:
+        process = host_program.start(
+            host,
+            [sys.executable, "-I", str(_PROGRAM), *options.split(), "--nano"],
+            stdin=subprocess.PIPE,
+            stdout=file.fileno(),
+            stderr=subprocess.PIPE,
+        )
+    assert process.stdin is not None and process.stderr is not None
+    with suppress(BrokenPipeError):  # it has ended
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    line = process.stderr.readline().decode()
+    if "listening on" not in line:
+        process.kill()
+        process.wait()
+        raise OSError(f"{host.name}: {line.strip() or 'tcpdump says nothing'}")
+    return process
+
+
+def _stop(process: subprocess.Popen[bytes], path: Path, bound_bytes: int) -> Recording:
+    bound_reached = process.poll() == 0
+    process.terminate()
+    try:
+        _, errors = process.communicate(timeout=_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, errors = process.communicate()
+    text = errors.decode()
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) packets? (\w+)", text)}
+    return Recording(
+        host=path.stem,
+        file=path.name,
+        packets=counts.get("captured", 0),
+        file_bytes=path.stat().st_size,
+        bound_bytes=bound_bytes,
+        bound_reached=bound_reached,
+        packets_dropped=counts.get("dropped", 0),
+        snapshot_bytes=SNAPSHOT_BYTES,
+        failure="; ".join(re.findall(r"tcpdump: (.*)", text)),
+    )

@@ -5,19 +5,17 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.capture.recorder import Recorder
+from testbed.capture import recorder
 from testbed.lab.network import HostInfo
 
 BODY = bytes(5000)
 
 
 def main() -> None:
-    path, bound_bytes = Path(sys.argv[1]), int(sys.argv[2])
+    folder, bound_bytes = Path(sys.argv[1]), int(sys.argv[2])
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     nowhere: dict[str, Any] = {"switch": "", "switch_port": 0, "switch_interface": ""}
     host = HostInfo(
@@ -35,18 +33,16 @@ def main() -> None:
     target.bind(("127.0.0.1", 47000))
     sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sender.sendto(b"before", target.getsockname())
-    recorder = Recorder(host, path, bound_bytes=bound_bytes)
-    recorder.start()
-    # The first and the last packet of the recording, and much in between.
-    for number in range(1000):
-        sender.sendto(number.to_bytes(4, "big") + bytes(1400), target.getsockname())
-    connection = socket.create_connection(listener.getsockname())
-    connection.sendall(BODY)
-    sender.sendto(b"last" + bytes(300), target.getsockname())
-    time.sleep(1.2)  # until the kernel hands over its last block
-    recording = recorder.stop()
+    recorder.RUN_BYTES = bound_bytes
+    with recorder.recording({"lo": host}, ["lo"], folder) as recordings:
+        # The first and the last packet of the recording, and much in between.
+        for number in range(1000):
+            sender.sendto(number.to_bytes(4, "big") + bytes(1400), target.getsockname())
+        connection = socket.create_connection(listener.getsockname())
+        connection.sendall(BODY)
+        sender.sendto(b"last" + bytes(300), target.getsockname())
     sender.sendto(b"after", target.getsockname())
-    print(json.dumps(asdict(recording)))
+    print(json.dumps(recordings[0]))
 
 
 if __name__ == "__main__":

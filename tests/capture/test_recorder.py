@@ -19,15 +19,23 @@ ROOT = ("unshare", "--net", "--mount")
 def record(tmp_path, bound_bytes=1 << 30, namespace=USER_NAMESPACE):
     if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"needs '{' '.join(namespace)}'")
-    path = tmp_path / "lo.pcap"
+    folder = tmp_path / "pcap"
     done = subprocess.run(
-        [*namespace, sys.executable, "-m", "tests.capture.record_loopback", path, str(bound_bytes)],
+        [
+            *namespace,
+            sys.executable,
+            "-m",
+            "tests.capture.record_loopback",
+            folder,
+            str(bound_bytes),
+        ],
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    path = folder / "lo.pcap"
     return json.loads(done.stdout), rdpcap(str(path)), path
 
 
