@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -22,18 +21,6 @@ _KEY = re.compile(r"[a-z0-9][A-Za-z0-9.@=_+-]*-s\d+-[0-9a-f]{10}")
 # Half-written reports, and results half fetched from a worker; both are complete within seconds.
 _TEMPORARY = re.compile(r"\.(report|report-old|fetched)-[a-z0-9_]{8}")
 _IN_USE_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class StaleFolder:
-    """A folder below the results that no process uses and no report needs."""
-
-    path: Path
-    why: str
-    size_bytes: int
-
-    def line(self) -> str:
-        return f"{sizes.in_words(self.size_bytes):>9}  {self.path}  ({self.why})"
 
 
 def clean_experiment(
@@ -57,13 +44,13 @@ def clean_experiment(
 
 
 def _is_planned(folder: Path) -> bool:
-    """Tell whether an experiment was planned in a folder."""
     return (folder / run_directory.PLAN).is_file()
 
 
 def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[str], bool]) -> bool:
     """Show what runs and labs have left behind and remove it once it is confirmed."""
     processes, folders = leftovers.find(), stale_folders(out)
+    sizes_bytes = {folder: sizes.bytes_below(folder) for folder in folders}
     if not processes and not folders:
         say(f"nothing to clean: no lab is left standing, and no stale folder is in {out}")
         return True
@@ -74,29 +61,26 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
                 say(f"{process.pid:>9}  {' '.join(process.cmdline())[:100]}")
     if folders:
         say("folders, to be removed:")
-        for folder in folders:
-            say(folder.line())
+        for folder, why in folders.items():
+            say(f"{sizes.in_words(sizes_bytes[folder]):>9}  {folder}  ({why})")
     if not confirm(f"End {len(processes)} processes and remove {len(folders)} folders?"):
         return False
     if remaining := leftovers.end(processes):
         numbers = ", ".join(str(process.pid) for process in remaining)
         raise InputError(f"these processes do not end: {numbers} (stuck in the kernel?)")
     for folder in folders:
-        if run_directory.in_use(folder.path):
-            raise InputError(f"{folder.path}: a process uses it since it was shown; not removed")
-        _remove(folder.path)
-    size = sizes.in_words(sum(folder.size_bytes for folder in folders))
+        if run_directory.in_use(folder):
+            raise InputError(f"{folder}: a process uses it since it was shown; not removed")
+        _remove(folder)
+    size = sizes.in_words(sum(sizes_bytes.values()))
     say(f"ended {len(processes)} processes, removed {len(folders)} folders ({size})")
     return True
 
 
-def stale_folders(out: Path) -> list[StaleFolder]:
-    """Find abandoned runs, earlier attempts, and half-written folders in `out`, or `out` itself."""
-    return [
-        StaleFolder(path=path, why=why, size_bytes=sizes.bytes_below(path))
-        for path in sorted([out, *out.glob("*"), *out.glob("*/*")])
-        if (why := why_stale(path))
-    ]
+def stale_folders(out: Path) -> dict[Path, str]:
+    """Find abandoned runs, earlier attempts and half-written folders, and say why each is stale."""
+    places = sorted([out, *out.glob("*"), *out.glob("*/*")])
+    return {place: why for place in places if (why := why_stale(place))}
 
 
 def why_stale(path: Path) -> str:

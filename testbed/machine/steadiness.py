@@ -1,7 +1,4 @@
-"""Probes what this machine holds now: for five seconds, and four for each rate more.
-
-Tests take their rates from it, and `./lab run` chooses an experiment's profile by it.
-"""
+"""Probes what this machine holds now: `./lab run` and tests choose their rates by it."""
 
 from __future__ import annotations
 
@@ -9,11 +6,12 @@ import contextlib
 import os
 import platform
 import socket
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from testbed.lab import sandbox
 from testbed.lab.kernel import link_counters, namespaces, process_status
@@ -53,7 +51,6 @@ class Moment:
     stolen: float
 
     def sentence(self) -> str:
-        """Write it for people."""
         hypervisor = f" and the hypervisor {self.stolen:.0%}" if self.stolen >= 0.005 else ""
         busy = self.others > _MOST_OTHERS
         advice = "; runs may be invalid; close other programs" if busy else ""
@@ -65,7 +62,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """The findings of a probe: the rates that it tried, each with the share that arrived."""
+    """The rates that a probe tried, each with the share that arrived."""
 
     moment: Moment
     trials: Sequence[tuple[int, float]]
@@ -76,7 +73,6 @@ class Findings:
         return next((rate for rate, share in self.trials if share >= SHARE_ARRIVED), None)
 
     def sentence(self) -> str:
-        """Write the findings for people."""
         rates = f"4 hosts hold {self.rate_bps / 1e6:g} Mbit/s" if self.rate_bps else "no rate held"
         if self.rate_bps != self.trials[0][0]:
             shares = (f"{share:.0%} of {rate / 1e6:g}" for rate, share in self.trials)
@@ -93,10 +89,10 @@ def watch(duration_s: float = _WATCHED_S) -> Moment:
         time.sleep(_SLEEP_S)
         late_s.append(time.monotonic() - began_s - _SLEEP_S)
     gained, own_s = process_status.machine_ticks().since(before), time.process_time() - own_s
-    late_s.sort()
+    late_p50_s, late_p99_s = np.quantile(late_s, [0.5, 0.99])
     return Moment(
-        late_p50_s=statistics.median(late_s),
-        late_p99_s=late_s[int(0.99 * (len(late_s) - 1))],
+        late_p50_s=float(late_p50_s),
+        late_p99_s=float(late_p99_s),
         others=gained.others(own_s * os.sysconf("SC_CLK_TCK")) if gained.all > 0 else 0.0,
         stolen=gained.stolen / gained.all if gained.all > 0 else 0.0,
     )
@@ -160,7 +156,6 @@ def in_sandbox(request: Mapping[str, Any], _: Messages) -> dict[str, Any]:
 
 
 def _fork(host: HostInfo, work: Callable[..., None], *arguments: Any) -> None:
-    """Do some work in a process of its own in a host."""
     if os.fork():
         return
     with contextlib.suppress(BaseException):
@@ -170,7 +165,7 @@ def _fork(host: HostInfo, work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _frames_read(host: HostInfo) -> int:
-    """Count the datagrams that programs of a host have read; each was a frame."""
+    """Count the frames that programs of a host have read."""
     return link_counters.read(host.pid).protocols["Udp.InDatagrams"]
 
 

@@ -103,7 +103,7 @@ def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (out / "small" / f"{KEY}.attempt3").symlink_to(tmp_path / "elsewhere")
 
-    assert {str(folder.path.relative_to(out)) for folder in clean.stale_folders(out)} == set(stale)
+    assert {str(folder.relative_to(out)) for folder in clean.stale_folders(out)} == set(stale)
     done = lab("clean", "--out", str(out), "--yes")
     assert done.returncode == 0, done
     assert not any((out / name).exists() for name in stale)
@@ -130,7 +130,7 @@ def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(tmp_p
         assert "the command ended without a verdict" in explained.stdout
         assert "by running the script again" in explained.stdout
     for place in (tmp_path / "out", partial):
-        assert [folder.path for folder in clean.stale_folders(place)] == [partial]
+        assert [*clean.stale_folders(place)] == [partial]
     done = lab("clean", str(partial), "--yes")
     assert done.returncode == 0, done
     assert not partial.exists()
@@ -141,7 +141,7 @@ def test_a_scripts_earlier_result_is_of_use_where_it_was_ok(tmp_path):
         (tmp_path / name).mkdir()
         run_directory.write_json(tmp_path / name / "config.json", {"adjustable": True})
         run_directory.write_json(tmp_path / name / "status.json", {"verdict": verdict})
-    assert [folder.path.name for folder in clean.stale_folders(tmp_path)] == ["first.attempt2"]
+    assert [folder.name for folder in clean.stale_folders(tmp_path)] == ["first.attempt2"]
 
 
 def test_a_folder_that_does_not_exist_has_nothing_to_clean(tmp_path):
