@@ -69,7 +69,6 @@ def _sentence(text: str) -> str:
 
 
 def verbs() -> str:
-    """All verbs with their options, as Typer describes them."""
     group = typer.main.get_command(app)
     text = get_docs_for_click(obj=group, ctx=typer.Context(group, info_name="./lab"), name="./lab")
     text = text.replace("```console\n$ ", "```text\n").replace(
@@ -79,15 +78,11 @@ def verbs() -> str:
 
 
 def keys() -> str:
-    """A section for each part of an experiment, a table of keys in each."""
     schema = json_schema.build()
     walk = _Walk(schema["$defs"])
     text = "".join(walk.table("The experiment", "", schema, marks="##"))
-    for arm, of in {
-        "Arm": "",
-        "ProgramsArm": ", of programs",
-        "TorchrunArm": ", of torchrun",
-    }.items():
+    arms = {"Arm": "", "ProgramsArm": ", of programs", "TorchrunArm": ", of torchrun"}
+    for arm, of in arms.items():
         text += "".join(walk.sections(f"arms.NAME{of}", schema["$defs"][arm]))
     return text
 
@@ -100,7 +95,7 @@ class _Walk:
         self._visited: set[str] = set()
 
     def table(self, title: str, path: str, schema: Schema, marks: str = "###") -> Iterator[str]:
-        """A section of its own, then those of the keys in it that have keys themselves."""
+        """Yield a section of its own, then those of the keys in it that have keys themselves."""
         keys = {key: value for key, value in schema["properties"].items() if value is not True}
         required, about = schema.get("required", ()), schema.get("description", "")
         yield f"{marks} {title}\n\n" + f"{about}\n\n" * bool(about)
@@ -110,7 +105,6 @@ class _Walk:
             yield from self.sections(f"{path}{key}", value)
 
     def sections(self, path: str, schema: Schema) -> Iterator[str]:
-        """The sections of a key, where it has keys itself."""
         if (name := schema.get("$ref", "")) in self._visited or name.startswith("#/$defs/axis."):
             return
         self._visited |= {name} - {""}
@@ -170,8 +164,7 @@ def _value(schema: Schema) -> str:
     if schema.get("pattern") == own_code.PATTERN:
         return "code of your own"
     kind = schema.get("type", "name or mapping" if "else" in schema else "mapping")
-    kinds = [name for name in (kind if isinstance(kind, list) else [kind]) if name != "null"]
-    parts = [" or ".join(_TYPES.get(name, name) for name in kinds)]
+    parts = [_TYPES.get(kind, kind)]
     for key, form in _BOUNDS.items():
         if (bound := schema.get(key)) is not None:
             parts.append(form.format(f"{bound:,}" if isinstance(bound, int) else bound))
@@ -181,7 +174,6 @@ def _value(schema: Schema) -> str:
 
 
 def axes() -> str:
-    """All names that an experiment may use, with the options of those that have some."""
     parts = []
     for key, registry in AXES.items():
         entries = {name: registry.entry(name) for name in registry}
@@ -203,7 +195,6 @@ def axes() -> str:
 
 
 def _entry(name: str, factory: Callable[..., Any], files: Counter[Any]) -> Iterator[Sequence[str]]:
-    """A row for the entry of an axis, and one for each of its options."""
     file = inspect.getmodule(factory)
     described = file if files[file] == 1 else factory  # a file of its own describes its entry
     yield f"`{name}`", "", "", docstrings.first_sentence(described)
@@ -241,7 +232,6 @@ def _keys_of_file(written: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _files(section: str) -> str:
-    """A heading and a table for each file of a section."""
     return "\n".join(
         f"## {name}\n\n{_FORMAT[section][name]['what']}\n\n"
         + _meanings("key", [(key, unit_of(key), text) for key, text in keys.items()])
@@ -255,7 +245,6 @@ def _meanings(what: str, named: Iterable[tuple[str, str, str]]) -> str:
 
 
 def files() -> str:
-    """The list of all files with what they are."""
     rows = [
         (f"`{folder}{name}`", about["what"])
         for section, folder in (("documents", ""), ("events", "events/"), ("samples", "samples/"))
@@ -265,7 +254,6 @@ def files() -> str:
 
 
 def frames() -> str:
-    """A heading and a table for each frame that results have."""
     parts = ["## All frames\n\n" + _meanings("column", [(e.name, "", e.meaning) for e in LABELS])]
     for name, frame in FRAMES.items():
         rows = [
@@ -278,7 +266,6 @@ def frames() -> str:
 
 
 def metrics() -> str:
-    """The metrics of `summary.json` with their units and meanings."""
     units_here = {"count": "", "per_s": "1/s"}
     rows = [
         (name.replace("{}", "NAME"), units_here.get(metric.unit, metric.unit), metric.meaning)
@@ -289,7 +276,6 @@ def metrics() -> str:
 
 
 def parts() -> dict[str, str]:
-    """All parts by name."""
     made = {part.__name__: part() for part in (files, verbs, keys, axes, frames, metrics)}
     made["verdicts"] = _table("verdict", "meaning", rows=MEANINGS.items())
     made["limits"] = _table(*GateEntry.ROW, rows=(gate.row for gate in GATES))
