@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from testbed.shared.problems import optional
 from topologies.base import LabTopo
 from topologies.settings import LinkParameters, TopologyParameters
 
@@ -13,7 +12,6 @@ class Edge(LinkParameters):
     """A link between two nodes; what is not given is taken from the topology's top level."""
 
     between: tuple[str, str] = Field(description="the two nodes")
-    ports: tuple[int, int] | None = optional("the port at each of them; none: the next free one")
 
 
 class Parameters(TopologyParameters):
@@ -21,9 +19,7 @@ class Parameters(TopologyParameters):
 
     workers: int = Field(default=1, exclude=True, description="has no meaning here")
     hosts: list[str] = Field(min_length=2, description="names of all hosts")
-    switches: dict[str, str | None] = Field(
-        min_length=1, description="names of all switches; of each its datapath id, or null"
-    )
+    switches: list[str] = Field(min_length=1, description="names of all switches")
     edges: list[Edge] = Field(min_length=1, description="all links")
 
     def host_names(self) -> list[str]:
@@ -37,11 +33,10 @@ class Topology(LabTopo):
     """Hosts, switches and links in the order in which the parameters list them."""
 
     def build(self, parameters: Parameters) -> None:
-        for name, dpid in parameters.switches.items():
-            self.addSwitch(name, dpid)
+        for name in parameters.switches:
+            self.addSwitch(name)
         for name in parameters.hosts:
             self.addHost(name)
         for edge in parameters.edges:
-            ports = edge.ports or (None, None)
             options = edge.model_dump(include=set(LinkParameters.model_fields), exclude_none=True)
-            self.addLink(*edge.between, *ports, **options)
+            self.addLink(*edge.between, **options)

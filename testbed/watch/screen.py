@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.bar import Bar
 from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-_STEPS = "▁▂▃▄▅▆▇█"
-_PLOTTED = 10  # columns of the header's labels
 _ENDED_SHOWN = 2
 
 
@@ -46,23 +45,16 @@ def _header(live: dict[str, Any], width: int) -> list[Text]:
     if live.get("critical") is not None:
         title.append("  critical phase" if live["critical"] else "  relaxed phase")
     title.append(f"  {live.get('elapsed_s', 0):.0f} s", style="dim")
-    latencies = live.get("latencies_s") or []
-    latency = Text("latency   ")
-    if latencies:
-        room = max(10, width - _PLOTTED - 26)
-        shown = latencies[-room:]
-        latency.append(sparkline(shown), style="green")
-        latency.append(f" {_seconds(latencies[-1])}, at most {_seconds(max(shown))}")
-    else:
-        latency.append("no round is over yet", style="dim")
+    latency = Text("latency   no round is over yet")
+    if latencies := live.get("latencies_s"):
+        of_last = f"at most {_seconds(max(latencies))} in the last {len(latencies)} rounds"
+        latency = Text(f"latency   {_seconds(latencies[-1])}, {of_last}")
     impairments = Text("in force  ")
-    in_force = live.get("impairments") or []
-    for impairment in in_force:
-        impairments.append(f"{impairment.get('name')} ", style="bold red")
-        since_s = impairment.get("since_s")
-        if isinstance(since_s, int | float):
-            impairments.append(f"for {_seconds(max(0.0, live['t_s'] - since_s))} ")
-    if not in_force:
+    for impairment in live["impairments"]:
+        impairments.append(f"{impairment['name']} ", style="bold red")
+        if impairment["since_s"] is not None:
+            impairments.append(f"for {_seconds(max(0.0, live['t_s'] - impairment['since_s']))} ")
+    if not live["impairments"]:
         impairments.append("no impairment", style="dim")
     return [_cut(line, width) for line in (title, latency, impairments)]
 
@@ -75,14 +67,6 @@ def _progress(live: Mapping[str, Any]) -> str:
     return f"round {done}" if done else ""
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """Draw one character per value, as high as its share of the highest."""
-    highest = max(values, default=0.0) or 1.0
-    return "".join(
-        _STEPS[min(len(_STEPS) - 1, int(value / highest * len(_STEPS)))] for value in values
-    )
-
-
 def _queues(queues: list[dict[str, Any]], rows: int, width: int) -> Table:
     """Make a row for each direction of a link, the busiest ones if there is no room for all."""
     measures = [(queue["drops"], queue["highest_bytes"], queue["sent_bps"]) for queue in queues]
@@ -93,14 +77,12 @@ def _queues(queues: list[dict[str, Any]], rows: int, width: int) -> Table:
     table = _table(f"queue{left_out}", "", "kB", "drops", "new", "Mbit/s")
     for queue in chosen:
         share = min(1.0, queue["highest_bytes"] / max(1, queue["queue_bytes"]))
-        filled = round(share * bar_columns)
         style = "red" if share > 0.9 else "yellow" if share > 0.5 else "green"
-        bar = Text("█" * filled, style=style).append("·" * (bar_columns - filled), style="dim")
         first, _, second = str(queue["link"]).partition("--")
         sender = queue["from"]
         table.add_row(
             f"{sender} → {second if sender == first else first}",
-            bar,
+            Bar(1, 0, share, width=bar_columns, color=style),
             f"{queue['highest_bytes'] / 1e3:.0f}/{queue['queue_bytes'] / 1e3:.0f}",
             Text(str(queue["drops"]), style="red" if queue["drops"] else "dim"),
             Text(f"+{queue['new_drops']}", style="bold red") if queue["new_drops"] else Text(""),
