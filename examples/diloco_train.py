@@ -28,9 +28,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=12, help="outer steps")
     parser.add_argument("--every", type=int, default=20, help="inner steps between two outer ones")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
-    parser.add_argument("--inner-rate", type=float, default=0.002, help="AdamW's learning rate")
-    parser.add_argument("--outer-rate", type=float, default=0.7, help="SGD's learning rate")
-    parser.add_argument("--momentum", type=float, default=0.9, help="of the outer steps")
     return parser.parse_args()
 
 
@@ -47,10 +44,9 @@ def train(options: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)  # equal weights on all ranks
     net = model(options.width).to(device())
-    inner = torch.optim.AdamW(net.parameters(), lr=options.inner_rate)
+    inner = torch.optim.AdamW(net.parameters(), lr=0.002)
     weights = nn.Parameter(parameters_to_vector(net.parameters()).detach().clone())
-    momentum = {"momentum": options.momentum, "nesterov": True}
-    outer = torch.optim.SGD([weights], lr=options.outer_rate, **momentum)
+    outer = torch.optim.SGD([weights], lr=0.7, momentum=0.9, nesterov=True)
     state = exchange(options)
     tests = [tensor.to(device()) for tensor in draw(1000, seed=10**6)]
     for number in range(options.rounds):

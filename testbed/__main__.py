@@ -58,10 +58,8 @@ def main() -> None:
         status = app(words, standalone_mode=False, prog_name="./lab")
         if status == _INTERRUPTED:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
-    except InputError as error:
-        status = max(_complain(line, 2) for line in error.args)
-    except InUseError as error:
-        status = _complain(str(error), 2)
+    except (InputError, InUseError) as error:
+        status = max(_complain(str(line), 2) for line in error.args)
     except (typer.Abort, KeyboardInterrupt):
         status = _complain(_interruption(sys.argv[1:]), _received or _INTERRUPTED)
     except OSError as error:
