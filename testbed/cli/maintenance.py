@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -104,18 +103,15 @@ def write_new(kind: str, name: str) -> list[str]:
 def _check_experiment(name: str) -> None:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
         raise InputError(
-            f"{name!r} cannot name an experiment; valid: small letters, digits and '-', for "
-            f"example {re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-') or 'my-experiment'}"
+            f"{name!r} cannot name an experiment; valid: small letters, digits and '-', such as "
+            "my-experiment"
         )
 
 
 def _check_module(name: str) -> None:
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
-        like = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-        fits = like.isidentifier() and not keyword.iskeyword(like)
         raise InputError(
-            f"{name!r} cannot name a Python file; valid: letters, digits and '_', for example "
-            f"{like if fits else f'my_{like}' if like else 'my_own'}"
+            f"{name!r} cannot name a Python file; valid: letters, digits and '_', such as my_part"
         )
     # A file in the folder from which Python starts would hide the module.
     if importlib.util.find_spec(name) is not None:
@@ -151,13 +147,6 @@ def _require_usable(folder: Path) -> None:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
     if not is_ours:
         raise InputError(f"{folder}: holds other files; valid: a new or an empty folder")
-
-
-def open_page(page: Path) -> bool:
-    """Show a page in the desktop's browser; False where there is none."""
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        return False
-    return webbrowser.open(page.resolve().as_uri())
 
 
 def test(pytest_arguments: Sequence[str]) -> int:

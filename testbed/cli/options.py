@@ -1,7 +1,6 @@
 """Options of the command line; a dataclass of options is one parameter of a verb."""
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import shlex
@@ -94,9 +93,7 @@ class Selection:
     def loaded(self) -> list[Any]:
         from testbed import experiment
 
-        runs = experiment.load(self.name, **self._changes())
-        _check_published(runs[0])
-        return runs
+        return experiment.load(self.name, **self._changes())
 
     def resolved(self) -> dict[str, Any]:
         """Return the experiment with all options and defaults, as a file would have it."""
@@ -185,20 +182,6 @@ def names_in(text: str | None, option: str) -> list[str]:
         else:
             names.append(piece)
     return list(dict.fromkeys(names))
-
-
-def _check_published(run: Any) -> None:
-    """Raise InputError for an unknown id now, not at the end of a long sweep."""
-    if not run.experiment.published:
-        return
-    from analysis.summary import published
-
-    if wrong := published.unknown(run.experiment.published):
-        nearest = difflib.get_close_matches(wrong[0], published.all_ids(), cutoff=0)
-        raise InputError(
-            f"{run.source}: published: unknown id {wrong[0]!r}; valid: the ids in "
-            f"analysis/data/published.yaml; nearest: {', '.join(nearest)}"
-        )
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

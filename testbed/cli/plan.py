@@ -235,10 +235,12 @@ def _show_topologies(runs: Sequence[Run], console: Console) -> None:
     for alike in distinct.values():
         topology = topologies.build(alike[0].experiment.topology)
         hosts, switches = len(topology.hosts()), len(topology.switches())
+        share = f" ({len(alike)} of {len(runs)} runs)" if len(alike) < len(runs) else ""
         say(
             console,
-            f"\n{_topology_title(alike, len(runs))}: {hosts} hosts, {switches} switches; "
-            f"longest round trip without queues {1e3 * topology.longest_rtt_s():g} ms",
+            f"\ntopology {Path(alike[0].experiment.topology.name).name}{share}: {hosts} hosts, "
+            f"{switches} switches; longest round trip without queues "
+            f"{1e3 * topology.longest_rtt_s():g} ms",
         )
         kinds: Counter[str] = Counter()  # such as `100 Mbit/s, 10 ms, queue 150 kB`
         for link in topology.link_options().values():
@@ -247,10 +249,3 @@ def _show_topologies(runs: Sequence[Run], console: Console) -> None:
             kinds[f"{rate}, {delay}queue {sizes.quantity(link['queue_bytes'], 'B')}"] += 1
         for words, count in kinds.items():
             say(console, f"{count} {'link' if count == 1 else 'links'}: {words}")
-
-
-def _topology_title(runs: Sequence[Run], of: int) -> str:
-    keys = {key.partition("topology.")[2]: value for key, value in runs[0].factors.items()}
-    chosen = [f"{key} {json.dumps(keys[key])}" for key in keys if key not in ("", "name")]
-    share = f" ({len(runs)} of {of} runs)" if len(runs) < of else ""
-    return "topology " + ", ".join([Path(runs[0].experiment.topology.name).name, *chosen]) + share

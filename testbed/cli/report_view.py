@@ -22,7 +22,6 @@ from testbed.shared import run_directory, sizes
 from testbed.shared.yaml_input import InputError
 
 _MANY = 50  # runs take so long to read that it is said
-_FEW = 3  # runs with damaged logs that are named; the page has all
 
 
 def write(place: Place, *, stderr: bool = False) -> list[ReportPaths]:
@@ -56,20 +55,17 @@ def _show(paths: ReportPaths, console: Console) -> None:
     else:
         counts = ", ".join(f"{n} {word}" for word, n in paths.verdicts.items() if n)
         console.print(f"\n{paths.experiment}: no run is ok ({counts})")
-    for caution in (*paths.cautions, *_of_logs(paths.damaged)):
+    cautions = [*paths.cautions]
+    if damaged := [key for key, _ in paths.damaged]:
+        count = f" and of {len(damaged) - 1} more runs" if len(damaged) > 1 else ""
+        cautions.append(f"the logs of {damaged[0]}{count} are not whole; the page says why")
+    for caution in cautions:
         console.print(f"caution: {caution}", soft_wrap=not console.is_terminal)
     console.print(f"report: {paths.index}")
     if sum(paths.verdicts.values()) > paths.verdicts.get("ok", 0):
         folder = shlex.quote(str(paths.index.parents[1]))
         again = f", ./lab run {folder} runs them" if paths.resumable else ""
         console.print(f"what to do: ./lab explain {folder} says why runs are not ok{again}")
-
-
-def _of_logs(damaged: list[tuple[str, list[str]]]) -> list[str]:
-    """Make a sentence for every run whose logs are not whole; of many for the first ones."""
-    lines = [f"the logs of {key} are not whole: {'; '.join(flaws)}" for key, flaws in damaged]
-    more = len(lines) - _FEW
-    return lines if more <= 0 else [*lines[:_FEW], f"the logs of {more} more runs are not whole"]
 
 
 def keep(place: Place) -> None:

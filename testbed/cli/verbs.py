@@ -163,15 +163,13 @@ def schema() -> None:
 @_verb(_BEGIN, "docs")
 def docs(
     folder: Annotated[
-        Path | None, typer.Option("--build", metavar="DIR", help="only build it, into this folder")
+        Path | None, typer.Option("--build", metavar="DIR", help="into this folder; site/")
     ] = None,
 ) -> None:
-    """Build the documentation, which needs no network to read, and open it in a browser."""
+    """Build the documentation as a site, which needs no network to read."""
     from testbed.cli import maintenance
 
-    page = maintenance.build_site(folder or maintenance.SITE)
-    if folder is not None or not maintenance.open_page(page):
-        print(f"documentation: {page}")
+    print(f"documentation: {maintenance.build_site(folder or maintenance.SITE)}")
 
 
 @_verb(_RUN, "run quick --congestion-control bbr --arms tcp-cubic --out /tmp/x")

@@ -109,11 +109,11 @@ def test_nothing_is_overwritten(tmp_path):
     ("kind", "name", "message"),
     [
         ("topolgy", "x1", "unknown kind 'topolgy'; valid: experiment, topology, .*'topology'"),
-        ("topology", "my-topo", "cannot name a Python file; .*, for example my_topo$"),
-        ("topology", "class", "for example my_class$"),
-        ("topology", "", "for example my_own$"),
+        ("topology", "my-topo", "cannot name a Python file; .*, such as my_part$"),
+        ("topology", "class", "cannot name a Python file"),
+        ("topology", "", "cannot name a Python file"),
         ("topology", "random", "Python has a module of that name; choose another, my_random"),
-        ("experiment", "My_First", "cannot name an experiment; .*, for example my-first$"),
+        ("experiment", "My_First", "cannot name an experiment; .*, such as my-experiment$"),
     ],
 )
 def test_a_name_that_does_not_fit_is_one_line_and_nothing_is_written(tmp_path, kind, name, message):

@@ -151,23 +151,12 @@ def test_a_report_names_what_to_do_and_has_no_table_without_an_ok_run(tmp_path, 
 
 def test_a_report_says_on_the_terminal_which_logs_are_not_whole(tmp_path, report):
     built = ResultsBuilder(tmp_path)
-    logs = [built.run(arm="dblp", seed=seed) / "events" / "rounds.jsonl" for seed in range(1, 7)]
+    logs = [built.run(arm="dblp", seed=seed) / "events" / "rounds.jsonl" for seed in range(1, 3)]
     assert "caution" not in report()
     logs[0].unlink()
+    assert "caution: the logs of dblp-s1 are not whole; the page says why" in report()
     logs[1].write_bytes(logs[1].read_bytes()[:-20])
-    printed_text = report()
-    assert (
-        "caution: the logs of dblp-s1 are not whole: events/rounds.jsonl is missing;"
-        in printed_text
-    )
-    assert (
-        "caution: the logs of dblp-s2 are not whole: events/rounds.jsonl: last line" in printed_text
-    )
-    for log in logs[2:]:
-        log.unlink()
-    printed_text = report()
-    assert "of dblp-s3 are" in printed_text and "of dblp-s4 are" not in printed_text
-    assert "caution: the logs of 3 more runs are not whole" in printed_text
+    assert "caution: the logs of dblp-s1 and of 1 more runs are not whole" in report()
 
 
 def test_a_run_of_a_script_lacks_no_logs(tmp_path, report):
