@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import shlex
 import sys
 from collections import Counter
@@ -185,21 +183,16 @@ def show_time(results: Path, runs: Sequence[Run], console: Console) -> None:
     ]
     if not left:
         return
-    kinds = [json.dumps([run.arm, run.factors]) for run in left]  # seeds take alike
-    firsts = dict(zip(reversed(kinds), reversed(left), strict=True))
-    of_kind = dict(zip(firsts, estimates.of_runs(results, list(firsts.values())), strict=True))
-    durations = [of_kind[kind] for kind in kinds]
-    at_once = min(len(left), len(os.sched_getaffinity(0))) if left[0].simulated else 1
-    say(console, estimates.total(durations, at_once=at_once))
+    say(console, estimates.total(left))
     late = [
-        (duration.run_s, run.experiment.limits.run_timeout_s)
-        for run, duration in zip(left, durations, strict=True)
-        if (duration.run_s or 0.0) > run.experiment.limits.run_timeout_s
+        (run_s, run.experiment.limits.run_timeout_s)
+        for run in left
+        if (run_s := estimates.wall_s(run) or 0.0) > run.experiment.limits.run_timeout_s
     ]
     if late:
         longest_s, limit_s = max(late)
         runs_take = "1 run takes" if len(late) == 1 else f"{len(late)} runs take"
-        raised_s = math.ceil(1.5 * (longest_s or 0.0) / 100) * 100
+        raised_s = math.ceil(1.5 * longest_s / 100) * 100
         say(
             console,
             f"caution: {runs_take} longer than limits.run_timeout_s allows ({limit_s:g} s), and "

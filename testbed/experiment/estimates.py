@@ -1,7 +1,7 @@
 """Predicts runs: numbers that do not depend on a machine's speed, and how long they take.
 
 Times are those of a network without loss in the phase that is not critical, both legs one after the
-other, and computing is not counted. Finished runs that differ in the seed alone replace them.
+other, and computing of a real pace is not counted.
 """
 
 from __future__ import annotations
@@ -9,16 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import math
-import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import topologies
 from testbed.experiment import Run
 from testbed.lab import paths
-from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
 from testbed.training import datasets, models
 from testbed.transport import Leg, PayloadLayout, wire
@@ -40,15 +36,6 @@ class Numbers(NamedTuple):
     communication_share: float | None  # of an iteration whose computing time is given
     passes: int | None  # until the strongest random loss leaves no more than is tolerated
     round_bytes: int  # frames of data in both legs of all workers
-
-
-@dataclass(frozen=True, kw_only=True)
-class Duration:
-    """The time of one run: the mean of `earlier` runs, or a prediction where that is 0."""
-
-    run_s: float | None  # None where nobody can tell: programs without limits, virtual time
-    earlier: int = 0
-    computing: bool = True  # whether the time for it is in it
 
 
 class _Way(NamedTuple):
@@ -122,10 +109,6 @@ class Prediction:
         )
         return self._rounds * (self._compute_s + self.communication_s) + again_s
 
-    def duration(self) -> Duration:
-        run_s = None if self._run.simulated else _LAB_S + self.training_s
-        return Duration(run_s=run_s, computing=self._experiment.training.pace.kind != "real")
-
     def _needed_bytes(self, leg: Leg) -> float:
         compression, sent = compression_of(self._run.protocol), 1.0
         if compression is not None:
@@ -176,39 +159,27 @@ def _layout(run: Run) -> PayloadLayout:
         raise InputError(f"{run.source}: transport.chunk_bytes: {error}") from None
 
 
-def of_runs(results: Path, runs: Sequence[Run]) -> list[Duration]:
-    """Estimate each run; earlier ones below `results` count that differ in the seed alone."""
-    earlier = _earlier(results / runs[0].experiment.name)
-
-    def estimate(run: Run) -> Duration:
-        if took_s := earlier.get(_kind(run.config())):
-            return Duration(run_s=statistics.fmean(took_s), earlier=len(took_s))
-        if run.experiment.trains:
-            return Prediction(run).duration()
-        programs = [program for program in run.programs.programs if not program.service]
-        limits_s = [program.time_limit_s for program in programs]
-        if None in limits_s:
-            return Duration(run_s=None)
-        return Duration(run_s=max(filter(None, limits_s)) + _LAB_S)
-
-    return list(map(estimate, runs))
+def wall_s(run: Run) -> float | None:
+    """Predict a whole run; None where nobody can tell: in virtual time, programs without limits."""
+    if run.simulated:
+        return None
+    if run.experiment.trains:
+        return _LAB_S + Prediction(run).training_s
+    limits_s = [program.time_limit_s for program in run.programs.programs if not program.service]
+    known_s = [limit_s for limit_s in limits_s if limit_s is not None]
+    return _LAB_S + max(known_s) if len(known_s) == len(limits_s) else None
 
 
-def total(durations: Sequence[Duration], *, at_once: int = 1) -> str:
-    predicted = [duration for duration in durations if duration.run_s is not None]
-    runs_s = [duration.run_s or 0.0 for duration in predicted]
-    runs = "1 run" if len(durations) == 1 else f"{len(durations)} runs"
-    if not predicted:
-        return f"{runs} to do; how long is unknown before one like it has ended"
-    about = in_words(max(sum(runs_s) / at_once, *runs_s))
-    if len(predicted) < len(durations):
-        about += f" for {len(predicted)} of them"
-    earlier = sum(duration.earlier > 0 for duration in durations)
-    counts = {"from earlier runs": earlier, "predicted": len(predicted) - earlier}
-    sources = [f"{count} {source}" for source, count in counts.items() if count > 0]
-    if not all(duration.computing for duration in predicted):
-        sources.append("computing not counted")
-    return f"{runs} to do, about {about} ({', '.join(sources)})"
+def total(runs: Sequence[Run]) -> str:
+    """Say in one sentence how long all of them take, one after another."""
+    predicted_s = [run_s for run in runs if (run_s := wall_s(run)) is not None]
+    words = f"{len(runs)} run{'s' * (len(runs) > 1)} to do"
+    if not predicted_s:
+        return f"{words}; how long is unknown"
+    some = f" for {len(predicted_s)} of them" if len(predicted_s) < len(runs) else ""
+    about = f"{words}, about {in_words(sum(predicted_s))}{some}"
+    computes = any(r.experiment.trains and r.experiment.training.pace.kind == "real" for r in runs)
+    return f"{about} (computing not counted)" if computes else about
 
 
 def in_words(duration_s: float) -> str:
@@ -216,19 +187,3 @@ def in_words(duration_s: float) -> str:
     if duration_s < 90:
         return f"{duration_s:.0f} s"
     return f"{duration_s / 60:.0f} min" if duration_s < 7200 else f"{duration_s / 3600:.3g} h"
-
-
-def _earlier(folder: Path) -> dict[str, list[float]]:
-    took_s: dict[str, list[float]] = {}
-    for path in sorted(folder.glob("*/status.json")):
-        status = run_directory.read_or_empty(path)  # the report tells of damaged directories
-        config = run_directory.read_or_empty(path.with_name("config.json"))
-        if config and status.get("verdict") in ("ok", "invalid") and status.get("wall_s"):
-            took_s.setdefault(_kind(config), []).append(float(status["wall_s"]))
-    return took_s
-
-
-def _kind(config: dict[str, Any]) -> str:
-    """Return the configuration without the seed and what is drawn from it."""
-    drawn = ("seed", "key", "impairments", "schema", "folder", "profile", "capture", "limits")
-    return json.dumps({key: config[key] for key in config if key not in drawn}, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Numbers of a run against values worked out by hand, and durations against earlier runs."""
+"""Numbers of a run, and its duration, against values worked out by hand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 from testbed import experiment
 from testbed.experiment import estimates
 from testbed.experiment.estimates import Prediction
-from testbed.run import runner
 from testbed.shared.input_error import InputError
-from testbed.shared.run_directory import Verdict, write_json, write_status
 from testbed.training import models
 from testbed.training.state import RunContext
 from tests.experiment.small import write
@@ -100,38 +98,13 @@ def test_a_run_is_predicted_from_its_rounds_and_bursts(tmp_path):
         assert Prediction(run).training_s == pytest.approx(calm_s + longer_s)
 
 
-def test_earlier_runs_that_differ_in_the_seed_alone_replace_the_prediction(tmp_path):
-    (first, other) = load(tmp_path)
-    ended: list[tuple[experiment.Run, Verdict, float]]
-    ended = [(first, "ok", 21.0), (other, "failed", 1.0)]
-    for run, verdict, wall_s in ended:
-        with runner.directory_of(tmp_path, run).open(run.config()) as directory:
-            write_status(directory, verdict, wall_s=wall_s)
-    damaged = tmp_path / "small" / "x"
-    damaged.mkdir()
-    write_json(damaged / "status.json", {"verdict": "ok", "wall_s": 5})
-    path = str(tmp_path / "small.yaml")
-    runs = experiment.load(path, arms=["dblp"], seeds=3)
-    *durations, of_other = estimates.of_runs(tmp_path, [*runs, other])
-    assert [(duration.run_s, duration.earlier) for duration in durations] == [(21.0, 1)] * 3
-    assert of_other.earlier == 0
-    changed = experiment.load(path, arms=["dblp"], overrides=["rounds=11"], seeds=1)
-    assert estimates.of_runs(tmp_path, changed)[0].earlier == 0
-    total = estimates.total([*durations, of_other])
-    assert total.startswith("4 runs to do, about ")
-    assert total.endswith("(3 from earlier runs, 1 predicted)")
-
-
-@pytest.mark.parametrize(
-    ("runs_s", "sentence"),
-    [
-        ([None, None], "2 runs to do; how long is unknown before one like it has ended"),
-        ([None, 21.0], "2 runs to do, about 21 s for 1 of them (1 predicted)"),
-    ],
-)
-def test_an_unknown_time_is_no_0_s(runs_s, sentence):
-    durations = [estimates.Duration(run_s=run_s) for run_s in runs_s]
-    assert estimates.total(durations) == sentence
+def test_the_time_of_all_runs_is_said_in_one_sentence(tmp_path):
+    runs = load(tmp_path)
+    about = estimates.in_words(sum(Prediction(run).training_s + 3.8 for run in runs))
+    assert estimates.total(runs) == f"2 runs to do, about {about}"
+    real = load(tmp_path, training={"model": "small-cnn"})
+    assert estimates.total(real[:1]).endswith(" (computing not counted)")
+    assert estimates.total([run.in_virtual_time() for run in runs]).endswith("how long is unknown")
 
 
 def test_the_payload_of_glyphs_is_that_of_the_run_without_rendering_them():

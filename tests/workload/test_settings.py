@@ -60,7 +60,7 @@ def test_a_plan_without_time_limits_says_that_nobody_knows_the_time(tmp_path: Pa
     written = io.StringIO()
     plan.show_time(tmp_path, load(tmp_path, SMALL), Console(file=written, width=200))
     (total,) = written.getvalue().splitlines()
-    assert total == "1 run to do; how long is unknown before one like it has ended"
+    assert total == "1 run to do; how long is unknown"
 
 
 def test_a_list_and_a_text_are_the_same_run_and_another_command_is_none(tmp_path: Path) -> None:
