@@ -20,7 +20,6 @@ import yaml
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from analysis.tables import rendering
 from testbed.bench import rates
 from testbed.bench.rates import Record
 from testbed.experiment import Run
@@ -33,10 +32,6 @@ from testbed.training.state import RunContext
 from testbed.transport import PayloadLayout
 
 LADDER = (0.1, 0.2, 0.4, 0.6, 0.8)
-_NOTE = (
-    "Paired over seeds {}, on the validation part. A share holds if the lower end of the one-sided "
-    "95 % interval is not below -{:g}. At least: more was not tried."
-)
 _yaml: Any = functools.partial(yaml.safe_dump, sort_keys=False, width=9999, default_flow_style=None)
 
 
@@ -48,8 +43,7 @@ def run(runs: Sequence[Run], *, margin: float, file: Path | None) -> None:
         raise InputError(f"--out {file}: valid: a name that ends in .yaml or .yml")
     profile = climb(base, functools.partial(rates.trained, train), margin=margin)
     seeds = [trial["seed"] for trial in base]
-    print(rendering.to_text(table(profile, _NOTE.format(str(seeds)[1:-1], margin))))
-    print(_yaml({"tensors": profile["tensors"]}))
+    print(_yaml({key: profile[key] for key in ("measured", "together", "tensors")}))
     if file is not None:
         facts: Record = {"experiment": runs[0].experiment.name, "commit": commit, "seeds": seeds}
         facts |= {key: base[0]["config"][key] for key in ("rounds", "transport", "training")}
@@ -186,22 +180,3 @@ def bound(rungs: Sequence[Record]) -> float:
     """Return the last share before the first that does not hold, if it lost something; else 0."""
     holding = itertools.takewhile(itemgetter("holds"), rungs)
     return max((rung["share"] for rung in holding if rung["lost"]), default=0.0)
-
-
-def table(profile: Record, note: str) -> rendering.Table:
-    rows = []
-    for group in profile["measured"]:
-        name, bears = group["group"], f"{'at least ' * group['at_least']}{group['bound']:g}"
-        shown = name if name in group["tensors"] else f"{name} ({', '.join(group['tensors'])})"
-        rows.append([shown, str(group["elements"]), bears, "; ".join(map(_shown, group["rungs"]))])
-    if (together := profile["together"]) is not None:
-        total = str(sum(group["elements"] for group in profile["measured"]))
-        holds = "holds" if together["holds"] else "does not hold: choose lower bounds"
-        rows.append(["all at their bounds", total, holds, _shown(together)])
-    columns = ["tensors", "elements", "bound", "difference at each share, and its lower end"]
-    return rates.table_of("What each layer bears", columns, rows, note)
-
-
-def _shown(rung: Record) -> str:
-    result = "diverges" if rung["low"] is None else f"{rung['mean']:+.4f} ({rung['low']:+.4f})"
-    return f"{rung['share']:.3g}: {result if rung['lost'] else 'less than a chunk'}"

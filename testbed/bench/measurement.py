@@ -39,7 +39,7 @@ class BenchError(RuntimeError):
 
 
 def measure(selection: Selection, other: Peer | None) -> Iterator[dict[str, Any]]:
-    order = {"selection": vars(selection), "peer": None if other is None else other.as_json()}
+    order = {"selection": vars(selection), "peer": other and vars(other)}
     with sandbox.start(__name__) as box:
         try:
             box.messages.send(order)
@@ -61,11 +61,9 @@ def in_sandbox(order: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
     tempfile.tempdir = str(sandbox.prepare())  # it goes with the sandbox, however that ends
     with contextlib.suppress(OSError):  # where allowed: less of what else the machine does
         os.setpriority(os.PRIO_PROCESS, 0, -15)
-    other = None
-    if order["peer"] is not None:
-        other = Peer(**order["peer"] | {"checkout": Path(order["peer"]["checkout"])})
-        if (refused := _refusal(other)) is not None:
-            return {"refused": refused}
+    other = None if order["peer"] is None else Peer(**order["peer"])
+    if other is not None and (refused := _refusal(other)) is not None:
+        return {"refused": refused}
     at: LinkKind | None = None
     network: Network | None = None
     for case in Selection(**order["selection"]).cases():
@@ -122,7 +120,7 @@ def _processes(case: Case, network: Network, other: Peer | None) -> dict[str, Pr
 
 
 def _refusal(other: Peer) -> str | None:
-    process = peer.start(other.adapter, other.checkout, lambda: None, _folder())
+    process = peer.start(other.adapter, Path(other.checkout), lambda: None, _folder())
     status, _ = coordinator.coordinate(
         {other.name: process}, warm_ups=0, limit_s=OPEN_LIMIT_S, finished=lambda _: True
     )
@@ -131,7 +129,7 @@ def _refusal(other: Peer) -> str | None:
 
 def _start_other(case: Case, host: Host, network: Network, other: Peer) -> Process:
     end = End(
-        checkout=other.checkout,
+        checkout=Path(other.checkout),
         is_server=host is network.server,
         server_address=network.server.address,
         control_port=_CONTROL_PORT,
@@ -142,7 +140,7 @@ def _start_other(case: Case, host: Host, network: Network, other: Peer) -> Proce
         elements=case.payload_bytes // 4,
     )
     inside = functools.partial(enter, host.pid)
-    return peer.start(other.adapter, other.checkout, inside, _folder(), end)
+    return peer.start(other.adapter, end.checkout, inside, _folder(), end)
 
 
 def _folder() -> Path:

@@ -80,22 +80,19 @@ class Peer:
 
     name: str
     adapter: str
-    checkout: Path
-
-    def as_json(self) -> dict[str, str]:
-        return {"name": self.name, "adapter": self.adapter, "checkout": str(self.checkout)}
+    checkout: str  # the folder, by its whole path
 
 
 def named(adapter: str, checkout: Path) -> Peer:
     """Find the other implementation that a user names; nothing of it is loaded."""
     if not checkout.is_dir():
         raise InputError(f"CHECKOUT {checkout}: no such folder")
+    folder = str(checkout.absolute())
     if adapter in BUILT_IN:
-        return Peer(name=adapter, adapter=BUILT_IN[adapter], checkout=checkout.absolute())
+        return Peer(name=adapter, adapter=BUILT_IN[adapter], checkout=folder)
     if not own_code.is_own(adapter):
         raise InputError(f"--adapter {adapter}: {one_of(adapter, [*BUILT_IN, own_code.FORMS])}")
-    name = own_code.short(adapter)
-    return Peer(name=name, adapter=own_code.located(adapter), checkout=checkout.absolute())
+    return Peer(name=own_code.short(adapter), adapter=own_code.located(adapter), checkout=folder)
 
 
 def start(

@@ -125,11 +125,10 @@ def table(measured: Sequence[Mapping[str, Any]]) -> rendering.Table:
         rows.append([*names, choice, "-" if best is None else f"{metric} {best:.4g}", of_each])
     seeds = ", ".join(map(str, sorted({record["seed"] for record in measured})))
     columns = ["point", "arm", "learning rate", "mean on the validation part", "of each candidate"]
-    return table_of("Learning rates by the validation part", columns, rows, _NOTE.format(seeds))
-
-
-def table_of(
-    title: str, columns: list[str], rows: Sequence[Sequence[str]], note: str
-) -> rendering.Table:
-    cells = [[rendering.Cell(text=text) for text in texts] for texts in rows]
-    return rendering.Table(title=title, columns=columns, rows=cells, notes=[note], numeric=False)
+    return rendering.Table(
+        title="Learning rates by the validation part",
+        columns=columns,
+        rows=[[rendering.Cell(text=text) for text in texts] for texts in rows],
+        notes=[_NOTE.format(seeds)],
+        numeric=False,
+    )

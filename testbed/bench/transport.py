@@ -24,7 +24,6 @@ _COLUMNS = (
     *("case", "completion", "interval", "n", "/ bound", "goodput"),
     *("CPU s/GB send", "receive", "on the wire: send", "receive", "control", "note"),
 )
-_FEW = 5
 # What of the cases the figure shows.
 _DRAWN_TOLERANCE, _DRAWN_RATE_BPS, _DRAWN_PAYLOAD_BYTES = 0.008, 100_000_000, 1_000_000
 _RATIOS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -69,24 +68,15 @@ def cells(record: Record) -> list[str]:
         notes.append(f"wide: an interval beyond {NARROW:.0%}")
     if record["jain"] is not None:
         notes += [f"link {record['link_busy']:.1%} busy", f"Jain {record['jain']:.3f}"]
+    ends_s = record["completion_low_s"], record["completion_high_s"]
+    spread = "-" if None in ends_s else "..".join(map(_time, ends_s))
     return [
-        *(record["case"], _time(record["completion_s"]), _spread(record), str(record["n"])),
+        *(record["case"], _time(record["completion_s"]), spread, str(record["n"])),
         _number(record["ratio_to_bound"], ".2f"),
         f"{record['goodput_bps'] / 1e6:.4g} Mbit/s",
         *(_number(record[key], ".2f") for key in INTERVALS[1:]),
         *(_number(record["control_share"], ".2%"), ", ".join(notes)),
     ]
-
-
-def _spread(record: Record) -> str:
-    """Show the interval, or of a few values that scatter the least and the most."""
-    low_s, high_s = record["completion_low_s"], record["completion_high_s"]
-    if record["n"] == 1 or low_s is None:
-        return "-"
-    if record["n"] < _FEW and not record["narrow"]:
-        least, most = record["completion_min_s"], record["completion_max_s"]
-        return f"min {_time(least)}, max {_time(most)}"
-    return f"{_time(low_s)}..{_time(high_s)}"
 
 
 def _time(seconds: float) -> str:

@@ -66,11 +66,8 @@ def test_a_tensor_loses_whole_chunks_up_to_its_share_and_others_nothing():
     assert gone(0.1) == set()  # a part has 2 elements, and this is less
 
 
-def test_what_is_lost_differs_between_workers_and_rounds_and_grows_with_the_share():
-    drawn = {
-        frozenset(gone(0.4, draw=(1, number, rank))) for number in range(5) for rank in range(3)
-    }
-    assert len(drawn) > 3
+def test_what_is_lost_differs_between_rounds_and_grows_with_the_share():
+    assert len({frozenset(gone(0.4, draw=(1, number, 0))) for number in range(9)}) > 3
     for seed in range(10):
         assert gone(0.4, draw=(seed, 0, 0)) <= gone(0.8, draw=(seed, 0, 0))
 
@@ -108,16 +105,13 @@ def test_noise_and_divergence_do_not_hold_and_a_perplexity_is_better_where_it_is
     assert layers.finding(0.1, worse, better, margin=1)["mean"] == pytest.approx(-np.log(1.1))
 
 
-def rung(share, *, holds, lost=0.1):
-    return {"share": share, "lost": lost, "holds": holds}
-
-
-def test_the_first_share_that_does_not_hold_ends_the_ladder():
-    climbed = [rung(0.1, holds=True), rung(0.2, holds=False), rung(0.4, holds=True)]
-    assert layers.bound(climbed) == 0.1
-    assert layers.bound(climbed[1:]) == 0
-    # Nothing was lost there, so nothing was found out.
-    assert layers.bound([rung(0.1, holds=True, lost=0.0), rung(0.2, holds=False)]) == 0
+def test_a_ladder_ends_where_a_share_does_not_hold_and_counts_only_what_was_lost():
+    climbed = [
+        {"share": share, "lost": 0.1, "holds": holds}
+        for share, holds in ((0.1, True), (0.2, False), (0.4, True))
+    ]
+    assert (layers.bound(climbed), layers.bound(climbed[1:])) == (0.1, 0)
+    assert layers.bound([climbed[0] | {"lost": 0.0}, climbed[1]]) == 0
 
 
 def test_each_group_climbs_until_it_fails_and_all_are_tried_together(small):
@@ -143,8 +137,6 @@ def test_each_group_climbs_until_it_fails_and_all_are_tried_together(small):
     tensors = profile["tensors"]
     assert (tensors["1.weight"], tensors["3.weight"], tensors["1.bias"]) == (0.2, 0, 0.8)
     assert [group["at_least"] for group in groups] == [False, False, True]
-    rows = layers.table(profile, "").rows
-    assert [row[2].text for row in rows] == ["0.2", "0", "at least 0.8", "holds"]
 
 
 # The training.
@@ -218,9 +210,9 @@ def test_the_verb_writes_bounds_and_how_they_were_measured(profiled):
         assert [rung["share"] for rung in group["rungs"]] == [0.1, 0.2, 0.4, 0.6, 0.8]
         assert all(rung["holds"] and len(rung["differences"]) == 2 for rung in group["rungs"])
         assert all(rung["lost"] <= rung["share"] for rung in group["rungs"])
-    assert output.count("at least 0.8") == len(document["measured"])
     assert document["together"]["holds"]
-    assert yaml.safe_load(output.splitlines()[-3]) == {"tensors": document["tensors"]}
+    printed = yaml.safe_load(output.rpartition("profile: ")[0])
+    assert printed == {key: document[key] for key in printed} and "tensors" in printed
 
 
 def test_an_arm_takes_the_file_and_its_key_is_that_of_the_bounds(profiled, small):

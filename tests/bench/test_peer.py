@@ -13,7 +13,6 @@ import pytest
 from testbed.bench import coordinator, peer
 from testbed.bench.cases import Selection
 from testbed.bench.dblp_authors import DblpAuthors
-from testbed.bench.network import LinkKind
 from testbed.bench.peer import BUILT_IN, End, UnfitError
 from testbed.bench.records import record_of
 from testbed.lab.kernel import process_status
@@ -224,20 +223,17 @@ def change_UDP_rate(update_rate): pass
 """
 
 
-def authors_code(folder, *, mlt=MLT, send="pass", receive="pass"):
-    (folder / "mlt.py").write_text(mlt.replace("{send}", send).replace("{receive}", receive))
+def authors_code(folder, *, send="pass", receive="pass"):
+    (folder / "mlt.py").write_text(MLT.replace("{send}", send).replace("{receive}", receive))
     for name in ("config.py", "utility.py"):
         (folder / name).touch()
 
 
-def test_another_snapshot_of_the_authors_code_is_refused(checkout):
+def test_a_folder_without_the_authors_code_is_refused(checkout):
     with pytest.raises(UnfitError, match=r"theirs: has no mlt\.py; expected a clone of"):
         DblpAuthors.check(checkout)
     authors_code(checkout)
     DblpAuthors.check(checkout)
-    authors_code(checkout, mlt="raise SystemExit")
-    with pytest.raises(UnfitError, match=r"mlt\.py: has no function send_data_mlt; expected"):
-        DblpAuthors.check(checkout)
 
 
 SENDS = """
@@ -285,11 +281,8 @@ def test_what_the_authors_functions_print_before_they_give_up_is_said(checkout):
 
 def test_beside_another_implementation_are_ours_and_tcp_on_the_same_links():
     cases = Selection(other="theirs").cases()
-    assert len({case.name for case in cases}) == len(cases)
     theirs = {(case.link, case.tolerance) for case in cases if case.peer == "theirs"}
-    ours = {(case.link, case.tolerance) for case in cases if case.repair == "passes"}
-    assert theirs <= ours
-    assert LinkKind(rate_bps=100_000_000, loss=0.9) in {link for link, _ in theirs}
+    assert theirs <= {(case.link, case.tolerance) for case in cases if case.repair == "passes"}
     assert {case.link for case in cases if case.peer == "tcp-cubic"} <= {link for link, _ in theirs}
 
 

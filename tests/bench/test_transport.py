@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from testbed.bench import records, transport
-from testbed.bench.cases import GLOO, MOST_REPETITIONS, Case, Selection
+from testbed.bench.cases import MOST_REPETITIONS, Case, Selection
 from testbed.bench.network import LinkKind
 from testbed.bench.records import byte_bound_s, record_of
 
@@ -57,6 +57,8 @@ def test_repetitions_and_intervals_are_in_the_record():
     assert record["completion_high_s"] > 0.22
     assert record["cpu_s_per_gb_sender_low"] == pytest.approx(record["cpu_s_per_gb_sender"])
     assert record["narrow"] is False  # three values that differ by 5 % say little
+    assert "wide: an interval beyond 10%" in transport.cells(record)
+    assert ".." in transport.cells(record)[2]
     assert record_of(CASE, "ok", {name: [mine[0]] * 3 for name, mine in figures.items()})["narrow"]
 
 
@@ -83,13 +85,6 @@ def test_an_incast_adds_up_its_senders():
     assert record["jain"] == pytest.approx((5 + 1 / 0.3) ** 2 / 2 / (25 + 1 / 0.09))
 
 
-def test_gloo_says_nothing_of_its_control_messages():
-    plain = {"cpu_s": 0.1, "wire_bytes": 10, "began_s": 0.0, "ended_s": 1.0, "carried_bytes": 0}
-    record = record_of(replace(CASE, peer=GLOO), "ok", {"server": [plain], "worker-1": [plain]})
-    assert record["control_share"] is record["passes"] is None
-    assert record["goodput_bps"] == 8e6
-
-
 def test_the_bound_knows_a_pace_where_the_link_has_no_rate():
     on_link = byte_bound_s(replace(CASE, link=LinkKind(rate_bps=10**9)))
     paced = byte_bound_s(replace(CASE, link=LinkKind(), pace_bps=10**9))
@@ -102,11 +97,8 @@ def test_names_are_unique_and_quick_has_few():
     for name in names:
         assert len(name) == len(set(name))
     assert len(names[0]) < 30
-    usual = set(names[1])
-    assert {"1G/20MB/passes", "1G/20MB/tcp-cubic", "10G/244MB/streaming"} <= usual
-    assert {"100M/incast-32/fixed", "100M/incast-32/tcp-cubic"} <= usual
-    assert {"veth/offloads-on/passes+shuffled", "veth/offloads-on/passes+largest-first"} <= usual
-    assert "100M/loss-0%/P-0%/passes+auth" in usual
+    assert {"100M/incast-32/tcp-cubic", "veth/offloads-on/passes+shuffled"} <= set(names[1])
+    assert {"10G/244MB/streaming", "100M/loss-0%/P-0%/passes+auth"} <= set(names[1])
     links = [case.link for case in Selection().cases()]  # each is made once
     changes = sum(left != right for left, right in itertools.pairwise(links))
     assert changes + 1 == len(set(links))
@@ -159,7 +151,6 @@ def test_the_interval_holds_the_true_median_also_where_it_decides_when_to_stop(s
 
 def test_the_interval_lies_about_the_median_in_ratios():
     low, high = interval([1.0, 1.1, 1.3])
-    assert low < 1.1 < high
     assert low * high == pytest.approx(1.1**2)
     # Student's t for two degrees of freedom, by the logarithms' deviation, by sqrt(pi / 2 / 3)
     deviation = np.std(np.log([1.0, 1.1, 1.3]), ddof=1)
@@ -184,20 +175,3 @@ def test_every_quantity_must_be_narrow_and_the_time_is_a_bound_but_not_for_the_f
     assert not is_finished(calm, wild)
     assert is_finished(wild, span_s=records.TIME_S)
     assert not is_finished(wild, repeats=4, span_s=records.TIME_S)
-
-
-def printed_of(n, **others):
-    """Returns the cells of a record whose completion scatters."""
-    figures = {
-        "server": [at_server()] * n,
-        "worker-1": [flow(0.0, 0.08 + 0.01 * number) for number in range(n)],
-    }
-    return transport.cells(record_of(CASE, "ok", figures) | others)
-
-
-def test_a_wide_interval_is_named_and_a_few_scattered_values_are_shown_by_their_ends():
-    assert "wide: an interval beyond 10%" in printed_of(2)
-    assert not [cell for cell in printed_of(2, narrow=True) if "wide" in cell]
-    assert printed_of(2)[2] == "min 80 ms, max 90 ms"
-    assert ".." in printed_of(5)[2]
-    assert ".." in printed_of(3, narrow=True)[2]
