@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from testbed import experiment
 from testbed.cli import places, plan
@@ -35,11 +34,9 @@ if TYPE_CHECKING:
 
 SLOW_PROFILE = "slow"
 RETRIES = 2  # of an invalid run
-_CAPTURES_SHOWN = 6
 _FLAWS = ("bound_reached", "packets_dropped", "failure")
 _LINE_EVERY_BYTES = 20_000_000
 _LINE_EVERY_S, _LINE_EVERY_SHARE = 10.0, 0.05  # where there is no bar; or of the time so far
-_STYLES = {"ok": "green", "failed": "red", "invalid": "yellow", "unsupported": "yellow"}
 
 
 def run(options: Execution, *, simulated: bool = False) -> bool:
@@ -226,8 +223,7 @@ def _share_out(chosen: Chosen, scheduler: Scheduler, progress: RunProgress) -> N
 
 
 def _captures(outcomes: Sequence[Outcome]) -> list[str]:
-    """Name the first captures of these runs, and count the others."""
-    lines = [
+    return [
         f"capture: {outcome.directory / 'pcap' / capture['file']}"
         + " (not whole: manifest.json says why)" * any(capture[flaw] for flaw in _FLAWS)
         for outcome in outcomes
@@ -236,8 +232,6 @@ def _captures(outcomes: Sequence[Outcome]) -> list[str]:
             "captures", []
         )
     ]
-    more = len(lines) - _CAPTURES_SHOWN
-    return lines[:_CAPTURES_SHOWN] + ([f"and {more} more captures"] if more > 0 else [])
 
 
 class RunProgress:
@@ -277,28 +271,26 @@ class RunProgress:
 
     def again(self, label: str, outcome: Outcome, number: int, retries: int) -> None:
         """Print that an attempt was invalid and why, and that another one follows."""
-        line = _with_verdict(label, outcome)
-        self.say(line.append(f": {outcome.reason}; retry {number} of {retries}"))
+        self.say(f"{label}: {outcome.verdict}: {outcome.reason}; retry {number} of {retries}")
         self.begin(label, "starting again")
 
     def end(self, outcome: Outcome) -> None:
         label = outcome.run.label
         self._under_way.pop(label, None)
         self.outcomes[outcome.run.key] = outcome
-        line = _with_verdict(f"[{len(self.outcomes)}/{self._total}] {label}", outcome)
+        line = f"[{len(self.outcomes)}/{self._total}] {label}: {outcome.verdict}"
         if not outcome.executed:
-            line.append(" (done before)")
+            line += " (done before)"
         if outcome.reason:
-            line.append(f": {outcome.reason}")
+            line += f": {outcome.reason}"
         elif self._bar is None and outcome.executed and len(self.outcomes) < self._total:
-            line.append(f", {self._left()}")
+            line += f", {self._left()}"
         self.say(line)
         self._update("")
 
-    def say(self, line: str | Text) -> None:
+    def say(self, line: str) -> None:
         self._line_s = time.monotonic()
-        # One line, however long: a live display counts the lines.
-        self._console.print(Text(line) if isinstance(line, str) else line, soft_wrap=True)
+        say(self._console, line)  # however long: a live display counts the lines
 
     def _update(self, text: str) -> None:
         if self._bar is None:
@@ -322,10 +314,6 @@ class RunProgress:
         mean_s = (time.monotonic() - self._began_s) / done
         left_s = mean_s * (self._total - len(self.outcomes) - share)
         return f"about {left_s / 60:.0f} min left" if left_s > 90 else f"about {left_s:.0f} s left"
-
-
-def _with_verdict(label: str, outcome: Outcome) -> Text:
-    return Text(f"{label}: ").append(outcome.verdict, style=_STYLES.get(outcome.verdict, ""))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -147,9 +147,7 @@ class Arm(AnyArm):
         try:
             self.resolved()
         except (TypeError, ValueError) as error:  # also a value of a wrong kind
-            raise problems.raised(
-                [problems.of_message(str(error)), *self._wrong_values()]
-            ) from None
+            raise problems.raised([problems.of_message(str(error))]) from None
         return self
 
     @model_validator(mode="after")
@@ -170,13 +168,3 @@ class Arm(AnyArm):
                     "one-bit"
                 )
         return self
-
-    def _wrong_values(self) -> Iterator[problems.Problem]:
-        """Yield the settings that are wrong by themselves, whatever the others are."""
-        for key, value in (self.model_extra or {}).items():
-            try:
-                presets.preset(self.protocol, **{key: value})
-            except (TypeError, ValueError) as error:
-                problem = problems.of_message(str(error))
-                if problem.place[:1] == (key,):
-                    yield problem

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,8 +30,7 @@ from testbed.shared.section import Section
 _QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _OF_SHELLS = re.compile(r"[|<>;]+|&(?:[&>]|(?=\s|$))")
 LAB_PYTHON = "lab-python"
-_PYTHON, _SHELL = re.compile(r"python[0-9.]*|lab-python"), re.compile(r"(ba|da|k|z)?sh")
-_OPTIONS = re.compile(r"-[BEIPdeuvx]+")  # of theirs, those without a value
+_PYTHON = re.compile(r"python[0-9.]*|lab-python")
 _AFTER_TIMEOUT_S = 30.0
 # Their logs and samples have these names already.
 _TAKEN = (
@@ -184,8 +182,6 @@ class Programs(Section):
                 reasons["time_limit_s"] = (
                     "has no meaning for a service, which ends with the others; valid: none"
                 )
-            if after is None and program.after_timeout_s != _AFTER_TIMEOUT_S:
-                reasons["after_timeout_s"] = "has no meaning without after; valid: none"
             if output is not None and output in outputs:
                 reasons["output"] = f"{output!r}: programs.{outputs.index(output)} writes it, too"
             if after is not None and after not in labels:
@@ -267,14 +263,9 @@ def wrong_file(command: Sequence[str], folder: Path) -> str:
             return missing
         if os.path.isdir(folder / program) or not os.access(folder / program, os.X_OK):  # noqa: PTH112
             return f"{program!r}: is no executable file; valid: 'chmod +x' it, or [python3, FILE]"
-    name = Path(program).name
-    if not (_PYTHON.fullmatch(name) or _SHELL.fullmatch(name)):
-        return ""
-    script = next((argument for argument in arguments if not _OPTIONS.fullmatch(argument)), "-")
-    # A shell looks for a name without a slash where programs are, too.
-    if script.startswith("-") or (_SHELL.fullmatch(name) and shutil.which(script)):
-        return ""
-    return _missing(script, folder)
+    script = next((argument for argument in arguments if not argument.startswith("-")), "")
+    is_script = _PYTHON.fullmatch(Path(program).name) and script.endswith(".py")
+    return _missing(script, folder) if is_script else ""
 
 
 def _missing(name: str, folder: Path) -> str:

@@ -154,7 +154,11 @@ class TorchrunArm(AnyArm):
         elif self.protocol is None:
             valid, words = ["hook", "args", *_OF_OURS], "unknown key without a protocol"
         else:
-            valid = [*dict.fromkeys((*_OF_ALL, *_OF_OURS, *self._settings_of_protocol()))]
+            try:
+                settings = presets.settings(self.protocol)
+            except ValueError as error:
+                raise problems.raised([Problem(("protocol",), str(error))]) from None
+            valid = [*dict.fromkeys((*_OF_ALL, *_OF_OURS, *settings))]
             words = f"protocol {self.protocol!r} has no such key"
         words += f"; valid: {', '.join(valid)}"
         keys = (*self.model_fields_set, *(self.model_extra or {}))
@@ -171,12 +175,6 @@ class TorchrunArm(AnyArm):
             except TypeError as error:  # a value of a wrong kind
                 raise ValueError(str(error)) from None
         return self
-
-    def _settings_of_protocol(self) -> Sequence[str]:
-        try:
-            return presets.settings(str(self.protocol))
-        except ValueError as error:
-            raise problems.raised([Problem(("protocol",), str(error))]) from None
 
     @property
     def _options(self) -> dict[str, Any]:

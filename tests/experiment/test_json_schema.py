@@ -59,7 +59,7 @@ _WRONG: list[tuple[str, Any]] = [
     ("phases", {"detector": "schedule"}),
     ("arms.dblp.protocol", "quic"),
     ("arms.dblp.tolerance", 0.3),  # of another protocol
-    ("arms.dblp.high", 1.5),
+    ("arms.dblp.high", -0.5),
     ("impairments.0.kind", "earthquake"),
     ("impairments.0.rate_factor", 3),  # of another kind
     ("limits.waive", ["rate_eror"]),

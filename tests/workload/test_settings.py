@@ -170,9 +170,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "0.time_limit_s: has no meaning for a service, which ends with the others; valid: none": (
         with_programs({**SERVER, "time_limit_s": 3}, CLIENT)
     ),
-    "0.after_timeout_s: has no meaning without after; valid: none": running(
-        "true", after_timeout_s=5
-    ),
     "0.name: 'controller': a part of the lab has this name...": running("true", name="controller"),
     "0.environment...A B...valid: names of variables, as DEBUG": running(
         "true", environment={"A B": "1"}
@@ -228,11 +225,8 @@ def test_wrong_input_is_one_line(tmp_path: Path, document: dict[str, Any], says:
         ("./folder", "'./folder': is no executable file; valid: ..."),
         ("python3 -u my.py 3", "'my.py': no such file; looked in FOLDER"),
         ("/usr/bin/python3.11 below/my.py", "'below/my.py': no such file; looked in FOLDER"),
-        ("bash -e run.sh", "'run.sh': no such file; looked in FOLDER"),
-        ("sh /no/run.sh", "'/no/run.sh': no such file; looked in FOLDER"),
-        *((command, "") for command in ("python3 plain", "sh true", "python3 -m http.server")),
-        *((command, "") for command in ("sh -c 'exec my.py'", "python3 - x", "bash -o x y", "sh")),
-        *((command, "") for command in ("python3 folder", "no-such-program my.py", "env sh x.sh")),
+        *((command, "") for command in ("python3 plain", "python3 -m http.server", "python3 - x")),
+        *((command, "") for command in ("sh -c 'exec my.py'", "no-such-program my.py", "sh")),
     ],
 )
 def test_a_file_that_a_command_names_must_be_there(tmp_path: Path, command: str, says: str) -> None:
