@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-import polars as pl
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -159,21 +157,3 @@ def test_a_legend_has_room_for_its_longest_label(arm):
         figure.canvas.draw()
     (legend,) = figure.legends
     assert legend.get_window_extent().x1 <= figure.bbox.x1
-
-
-@pytest.mark.parametrize(
-    ("mixtures", "labels"),
-    [
-        ([["a"], ["a", "b"]], ["hit by loss", "hit by burst + loss"]),
-        ([["a"], ["b"], ["a", "b"], ["b", "c"]], ["hit in some runs"]),
-    ],
-)
-def test_many_mixtures_of_impairments_are_shaded_alike(mixtures, labels):
-    rounds = pl.DataFrame({"round": range(len(mixtures)), "impairments": mixtures})
-    figure = plt.figure()
-    axes = figure.add_subplot()
-    kinds = {"a": "loss", "b": "burst", "c": "queue"}
-    patches = style.shade_impairments(axes, rounds, kinds)
-    assert [patch.get_label() for patch in patches] == labels
-    assert len(axes.patches) >= 1
-    plt.close(figure)

@@ -145,13 +145,6 @@ def test_a_run_that_cannot_be_trusted_counts_as_failed(tmp_path, name, content, 
     assert reason in run.reason
 
 
-def test_arms_follow_the_experiments_order(tmp_path):
-    build = ResultsBuilder(tmp_path, arms=["tcp-cubic", "dblp", "never-run"])
-    build.run(arm="dblp", seed=1)
-    build.run(arm="tcp-cubic", seed=1)
-    assert load(tmp_path).arms == ["tcp-cubic", "dblp"]
-
-
 def test_the_experiment_planned_last_is_the_default(tmp_path):
     for age, name in ((100, "old"), (0, "new"), (200, "older")):
         ResultsBuilder(tmp_path, experiment=name).run(arm="dblp", seed=1)

@@ -47,14 +47,6 @@ def test_the_papers_own_model_needs_no_word(tmp_path):
     assert shown[2:] == ["0.00 points (values 0.00, 0.00, n = 2)", "-0.48 points ()"]
 
 
-def test_a_payload_of_a_model_is_not_the_model(tmp_path):
-    pace = {"kind": "payload-only"}
-    summary = beside(tmp_path, "dblp-training-time-resnet-calm", pace=pace)
-    (shown,) = summary["published"]["training_time_s"]
-    assert shown["our_model"] == ["payload of resnet50"]
-    assert numbers(summary)[2] == "1.00 x (payload of resnet50, values 1.00, 1.00, n = 2)"
-
-
 @pytest.fixture
 def two_tasks(tmp_path) -> Path:
     """dblp loses half a point with the CNN, and wins five points with the MLP."""

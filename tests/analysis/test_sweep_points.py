@@ -9,7 +9,6 @@ import pytest
 import analysis
 from analysis.statistics import holm
 from analysis.tables import ratios
-from analysis.tables.by_arm import main_table
 from tests.analysis.build import ResultsBuilder, summary_of
 from tests.analysis.test_metrics import without_gather
 
@@ -65,18 +64,6 @@ def test_points_stand_in_the_experiments_order_whatever_ran_first(tmp_path):
         build.run(arm="dblp", seed=1, factors={"burst": burst, "k": k})
     points = [tuple(point["factors"].values()) for point in summary_of(tmp_path)["points"]]
     assert points == [("mild", "20"), ("mild", "3"), ("hard", "20"), ("hard", "3")]
-
-
-def test_means_of_different_runs_are_said_to_be(tmp_path):
-    build = ResultsBuilder(tmp_path)
-    run(build, "dblp", 1, 0.5, burst_s=0.1)
-    run(build, "fixed-low", 1, 0.5, burst_s=0.3)
-    run(build, "dblp", 1, 0.9, burst_s=0.7)
-    run(build, "fixed-low", 1, 0.9, verdict="invalid", reason="no rate")
-    summary = summary_of(tmp_path)
-    label = "fixed-low/dblp: Round latency, burst rounds"
-    assert ratios.first_finding(summary) == f"{label} 3.00 x (1 of 2 points)"
-    assert any("of different runs" in note for note in main_table(summary).notes)
 
 
 def test_a_point_without_a_known_loss_is_beside_no_limit(tmp_path):
@@ -140,17 +127,3 @@ def test_neighbours_are_contrasted_by_seed_and_corrected_over_their_family(tmp_p
     corrected = holm([ratio["p_value"] for ratio in family])
     assert [ratio["p_value_corrected"] for ratio in family] == corrected
     assert grows["p_value"] < grows["p_value_corrected"] < 0.001 < stays["p_value_corrected"]
-
-
-@pytest.mark.parametrize(
-    ("arms", "machine"), [(("dblp",), "Test CPU"), (("dblp", "fixed-low"), "Other CPU")]
-)
-def test_a_point_that_lacks_an_arm_or_was_measured_elsewhere_has_no_contrast(
-    tmp_path, arms, machine
-):
-    build = ResultsBuilder(tmp_path)
-    for arm in ("dblp", "fixed-low"):
-        build.run(arm=arm, seed=1, factors={"price": "0"})
-    for arm in arms:
-        build.run(arm=arm, seed=1, factors={"price": "1"}, machine=machine)
-    assert summary_of(tmp_path)["contrasts"] == []

@@ -69,12 +69,6 @@ def test_a_rate_with_which_a_seed_diverged_is_never_chosen():
     assert rows(*lost) == [["dblp", "none", "-", "2: diverges"]]
 
 
-def test_each_arm_has_a_choice_of_its_own():
-    best = {"a": 1, "b": 2}
-    table = rows(*(record(rate, 1, rate == best[arm], arm=arm) for arm in "ab" for rate in (1, 2)))
-    assert [(row[0], row[1][0]) for row in table] == [("a", "1"), ("b", "2")]
-
-
 def test_the_verb_writes_every_training_and_the_table(small, tmp_path, monkeypatch):
     monkeypatch.setattr(rates, "CANDIDATES", (0.002, 0.064))
     monkeypatch.setattr(rates, "SEEDS", (1001, 1002))
@@ -90,10 +84,6 @@ def test_the_verb_writes_every_training_and_the_table(small, tmp_path, monkeypat
     assert text == rendering.to_markdown(rates.table(records))
     assert "0.064 (at the end of the candidates)" in text
     assert "chosen is the candidate" in done.output.lower()
-
-
-def test_all_processors_train():
-    assert rates.trained(dict, [{"a": 1}, {"b": 2}]) == [{"a": 1}, {"b": 2}]
 
 
 def test_what_learns_nothing_is_refused(small):

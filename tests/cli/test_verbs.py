@@ -1,6 +1,5 @@
 """The command: exit status and one line for what a person can get wrong."""
 
-import io
 import os
 import re
 import shutil
@@ -8,11 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from rich.console import Console
 
 from testbed.__main__ import main
 from testbed.cli import maintenance
-from testbed.cli.terminal import show_table
 from tests.analysis.build import ResultsBuilder, edited
 
 SMALL = """
@@ -103,15 +100,6 @@ def test_what_is_ok_stays_until_it_is_wanted_anew(tmp_path, in_process):
     assert "1 ok: all are executed anew; what was there is kept as an attempt" in out
     first, second = sorted(path.name for path in (tmp_path / "out" / "small").glob("dblp-s1-*"))
     assert second == f"{first}.attempt1"
-
-
-def test_plan_prints_the_numbers(tmp_path, monkeypatch, in_process):
-    words = ("plan", "training-time", "--seeds", "1", "--arms", "dblp", "--out", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
-    status, out, err = in_process(*words)
-    assert status == 0, err
-    numbers = out.partition("chunks per transfer")[2]
-    assert any(line.split()[0] == "dblp" and "138" in line.split() for line in numbers.splitlines())
 
 
 def test_a_plan_says_how_long_runs_take_and_whether_they_would_be_ended_and_makes_nothing(
@@ -216,14 +204,6 @@ def test_words_are_whole_in_a_pipe(tmp_path):
     done = lab("plan", "quick", "--arms", label, **narrow)
     assert f"{label}-s1-" in done.stdout
     assert "\u2026" not in done.stdout
-
-
-def test_words_are_whole_on_a_narrow_screen():
-    screen = io.StringIO()
-    row = ("tcp-cubic@congestion_control=bbr-s1-0123456789", "a description of many words")
-    show_table(Console(file=screen, width=30), ("run", "what"), [row])
-    assert "\u2026" not in screen.getvalue()
-    assert "".join(screen.getvalue().split()).count("0123456789") == 1
 
 
 def test_usage_and_version_are_those_of_the_command_that_people_type():

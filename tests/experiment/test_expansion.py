@@ -63,11 +63,6 @@ def test_what_preparation_finds_names_the_file(tmp_path):
         execution.fetch_prerequisites(runs, Console(file=io.StringIO()))
 
 
-def test_more_seeds_keep_the_file_s_own_first(tmp_path):
-    runs = experiment.load(write(tmp_path, seeds=[7, 2]), arms=["dblp"], seeds=4)
-    assert [run.seed for run in runs] == [7, 2, 1, 3]
-
-
 @pytest.mark.parametrize(
     ("arm", "expected"),
     [
@@ -125,11 +120,6 @@ def test_what_is_no_file_of_yaml_is_refused(tmp_path, make, message):
 def test_arms_that_are_no_mapping_are_refused_also_with_a_swap(tmp_path, arms):
     with pytest.raises(InputError, match=r"small\.yaml: arms"):
         experiment.load(write(tmp_path, arms=arms), congestion_control="reno")
-
-
-def test_a_problem_of_the_file_is_not_blamed_on_an_option(tmp_path):
-    with pytest.raises(InputError, match=r"^\S*small\.yaml: rounds: 'abc'"):
-        experiment.load(write(tmp_path, rounds="abc"), overrides=["seeds=[3]"])
 
 
 PAYLOADS = [

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import plan
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
 
@@ -54,13 +51,6 @@ def test_programs_need_no_rounds_no_arms_and_no_training(tmp_path: Path) -> None
     assert run.arm == "programs"
     assert not {"rounds", "training", "transport", "phases", "protocol", "arms"} & config.keys()
     assert commands(run) == {"server": ["true", "-s"], "worker-1": ["true", "-c", "server"]}
-
-
-def test_a_plan_without_time_limits_says_that_nobody_knows_the_time(tmp_path: Path) -> None:
-    written = io.StringIO()
-    plan.show_time(tmp_path, load(tmp_path, SMALL), Console(file=written, width=200))
-    (total,) = written.getvalue().splitlines()
-    assert total == "1 run to do; how long is unknown"
 
 
 def test_a_list_and_a_text_are_the_same_run_and_another_command_is_none(tmp_path: Path) -> None:
