@@ -59,10 +59,9 @@ def mean_interval(values: Values) -> Estimate:
 
 
 def ratio_interval(numerators: Values, denominators: Values) -> Estimate:
-    """The geometric mean of the paired ratios; position i of both belongs to the same seed.
+    """The geometric mean of the paired ratios, with Student's interval of the mean logarithm.
 
-    The interval is Student's, of the mean logarithm. Where a value is not above 0 there is no
-    logarithm: then the value is the ratio of the means, and there is no interval.
+    Where a value is not above 0 it is the ratio of the means, without an interval.
     """
     top, bottom = _pairs(numerators, denominators)
     n = len(top)
@@ -177,11 +176,7 @@ def verdict(ours: Estimate, low: float, high: float, quantity: Quantity) -> Verd
 
 
 def byte_bound(low: float, high: float) -> float:
-    """The ratio of the times of two transfers if only bytes cost time, whatever the loss.
-
-    A receiver that tolerates P stops as soon as the share 1 - P has arrived. (Arithmetic of this
-    project, from the DBLP paper's rules.)
-    """
+    """The ratio of two transfers' times if only bytes cost time: with P, 1 - P has to arrive."""
     return (1 - low) / (1 - high)
 
 
@@ -199,11 +194,7 @@ def passes(tolerance: float, loss: float) -> float:
 
 
 def pass_limit(low: float, high: float, loss: float) -> float:
-    """The expected ratio of the times of two transfers if only passes cost time.
-
-    It is no bound: with few chunks, or with several senders of which a gather waits for the
-    slowest, the ratio lies some per cent to either side.
-    """
+    """The expected ratio of two transfers' times if only passes cost time, of many chunks."""
     return passes(low, loss) / passes(high, loss)
 
 

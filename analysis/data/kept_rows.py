@@ -180,7 +180,6 @@ def _entry(run: Run, shared: dict[str, Any], first: dict[str, Any]) -> dict[str,
 
 
 def _attempts(evidence: Evidence) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A row for each attempt at a run, the one that counts last, and for each gate that applied."""
     counted = {run.key: run for run in evidence.runs}
     by_key: dict[str, list[Run]] = {key: [] for key in counted}
     for run in (*evidence.others, *evidence.runs):
@@ -285,7 +284,6 @@ def _rounds(path: Path) -> pl.DataFrame | None:
 def _read_csv(
     path: Path, kind_of: Callable[[str], Column | None], required: Collection[str]
 ) -> pl.DataFrame:
-    """The rows of a table with columns of the types that `kind_of` gives; an empty cell is null."""
     try:
         names = pl.read_csv(path, n_rows=0).columns
         if lacking := [name for name in required if name not in names]:

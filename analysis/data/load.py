@@ -105,13 +105,7 @@ class Frames:
         """A row per planned run, whatever its verdict."""
         runs = self.evidence.runs
         rows = [
-            (
-                run.verdict,
-                run.reason,
-                run.began_at,
-                run.wall_s,
-                str(run.directory or "") or None,
-            )
+            (run.verdict, run.reason, run.began_at, run.wall_s, str(run.directory or "") or None)
             for run in runs
         ]
         schema = dict(logs.FRAMES["runs"].schema)

@@ -286,7 +286,6 @@ def _remark_on_missing_rounds(runs: Sequence[Run], rounds: pl.DataFrame) -> None
 
 
 def samples(run: Path, name: str) -> pl.DataFrame:
-    """`queues`, `flows` or `processes`; empty where it is missing or cannot be read."""
     with contextlib.suppress(OSError, ValueError, pl.exceptions.PolarsError):
         if (frame := scan_samples(run, name)) is not None:
             return frame.collect()
@@ -311,7 +310,6 @@ _UNREADABLE = (
 
 
 def scan_samples(run: Path, name: str) -> pl.LazyFrame | None:
-    """A table with the columns of its schema, not read yet; None where the run has none."""
     path, schema = run / "samples" / f"{name}.parquet", FRAMES[name].schema
     if not path.exists():
         return None

@@ -144,7 +144,6 @@ def task_metric(measured: pl.DataFrame) -> str | None:
 
 
 def _evaluations(training: pl.DataFrame) -> pl.DataFrame:
-    """One row per run and evaluation: mean over the replicas, at the mean of their clocks."""
     means = pl.col(*TASK_METRICS, "elapsed_s")
     evaluated = pl.any_horizontal(pl.col(name).is_not_null() for name in TASK_METRICS)
     learns = evaluated.any().over("run_key")

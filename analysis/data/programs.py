@@ -142,7 +142,6 @@ def _hosts(queues: pl.DataFrame, hosts: set[str]) -> Values:
 
 
 def _queues(queues: pl.DataFrame, facts: Mapping[str, Any]) -> Values:
-    """The links whose queue ever held more than a packet."""
     links = facts.get("directed_links") or []
     rates_bps = {(link["link"], link["from"]): link.get("rate_bps") for link in links}
     for (link, sender), rows in queues.group_by(["link", "from"], maintain_order=True):

@@ -53,7 +53,6 @@ def over_rounds(
 
 
 def distribution(rounds: pl.DataFrame, styles: dict[str, ArmStyle]) -> Figure | None:
-    """The empirical distribution of each arm's round latencies, calm and burst rounds apart."""
     rounds = rounds.filter(pl.col("latency_s").is_not_null())
     if rounds.is_empty():
         return None
@@ -92,7 +91,6 @@ def quality(
     over: Literal["elapsed_s", "round"],
     tasks: Mapping[str, str],
 ) -> Figure | None:
-    """Mean accuracy, or perplexity, over runs at each evaluation, over time or over rounds."""
     metric = task_metric(evaluations)
     if metric is None:
         return None

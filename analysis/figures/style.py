@@ -131,7 +131,6 @@ def settings() -> Iterator[None]:
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
-    """A style per arm: the registry's, and for other names the next of `_OTHERS`."""
     others = itertools.cycle(_OTHERS)
     return {arm: ARMS.get(arm) or next(others) for arm in arms}
 
@@ -326,7 +325,6 @@ def line_with_intervals(
     *,
     joined: bool = True,
 ) -> bool:
-    """A line through the estimates that have a value, each with its interval; False without any."""
     colour, xs, ys = arm_style.colour.light, [], []
     for x, estimate in zip(at, estimates, strict=True):
         if estimate.value is not None:

@@ -82,7 +82,6 @@ def _environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """A page from `templates/`; every text is escaped, and an unknown name is an error."""
     return _environment().get_template(template).render(**values)
 
 

@@ -23,7 +23,13 @@ from analysis.data.load import load
 from analysis.data.metrics import ALL_BURSTS, TASK_METRICS, describe, in_table, is_tail_quantile
 from analysis.report import remarks
 from analysis.report.writing import write_report
-from analysis.statistics import ENOUGH_SEEDS, Estimate, difference_interval, ratio_interval
+from analysis.statistics import (
+    ENOUGH_SEEDS,
+    NOTHING,
+    Estimate,
+    difference_interval,
+    ratio_interval,
+)
 from analysis.summary import pairing
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import bounded_metric, entry, pairs, points, ratio_names
@@ -75,7 +81,6 @@ def _kinds(folder: Path) -> set[bool]:
 
 
 def derived(evidence: kept_rows.KeptRows) -> dict[str, str]:
-    """The texts of the files that are made of kept evidence alone, by file name."""
     summary = summarise(evidence)
     rows = recomputable(in_table("main"), from_rounds=evidence.rounds is not None)
     shown = {left + sign + right for left, right in pairs(evidence.arms) for sign in "/-"}
@@ -170,7 +175,6 @@ def documents(root: Path) -> list[Path]:
 
 
 def filled(path: Path, root: Path) -> tuple[str, list[str]]:
-    """A document's text with its blocks as they are now, and their names."""
     text = path.read_text(encoding="utf-8")
     written = []
     for name in blocks(text):
@@ -220,7 +224,6 @@ def _written(name: str, root: Path) -> str | None:
 
 
 def _comparison(measured: Path, simulated: Path) -> str:
-    """The block that compares two folders: a row by point and arm, a column by metric."""
     compared = compare(kept_rows.read(measured), kept_rows.read(simulated))
     points = [", ".join(str(level) for level in pair.factors.values()) for pair in compared]
     in_order = sorted(zip(points, compared, strict=True), key=lambda pair: points.index(pair[0]))
@@ -229,26 +232,12 @@ def _comparison(measured: Path, simulated: Path) -> str:
         place = ": ".join(filter(None, (point, pair.arm)))
         by_place.setdefault(place, {})[pair.metric] = pair.ratio
     shown = [name for name in _COMPARED_METRICS if any(name in of for of in by_place.values())]
-    nothing = Estimate(value=None)
-    cells = {
-        place: [ratios.get(name, nothing) for name in shown] for place, ratios in by_place.items()
-    }
-    table = Table(
-        title="",
-        columns=["Ratio", *(describe(metric).label for metric in shown)],
-        rows=[
-            row(
-                place,
-                *(
-                    rendering.missing()
-                    if ratio.value is None
-                    else rendering.measured(ratio, with_n=False)
-                    for ratio in ratios
-                ),
-            )
-            for place, ratios in cells.items()
-        ],
-    )
+    columns = ["Ratio", *(describe(metric).label for metric in shown)]
+    rows = []
+    for place, ratios in by_place.items():
+        of_place = [ratios.get(name, NOTHING) for name in shown]
+        rows.append(row(place, *(rendering.measured(ratio, with_n=False) for ratio in of_place)))
+    table = Table(title="", columns=columns, rows=rows)
     made = []
     for folder, kind in ((measured, "Measured"), (simulated, "Simulated")):
         (provenance,) = read(folder, PROVENANCE)

@@ -136,7 +136,6 @@ def _pace(runs: Sequence[Run], summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_ends(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Runs that went on without a worker or a program, or lack what they are to be judged by."""
     runs, rows = results.ok_runs, results.measured()
     if count := rows.filter(pl.col("workers_lost") > 0).height:
         yield f"workers lost in {count} of {len(runs)} ok runs"
@@ -186,7 +185,6 @@ _LONGEST = 60  # characters of a value: a trace has thousands of changes
 
 
 def methods(results: Evidence) -> list[tuple[str, str]]:
-    """The names and texts that say how the runs were made; none without an ok run."""
     configs = [run.config for run in results.ok_runs]
     impairments = [item for config in configs for item in config.get("impairments") or []]
     rows = {

@@ -139,7 +139,6 @@ def _queues(frame: pl.DataFrame, facts: Mapping[str, Any], clock: _Clock) -> lis
 
 
 def _flows(frame: pl.DataFrame, clock: _Clock) -> dict[str, list[Series]]:
-    """Windows (or, of a sender without one, its pace) and round trips per flow."""
     columns = {"windows": "cwnd_bytes", "rates": "rate_bps", "round_trips": "rtt_s"}
     series: dict[str, list[Series]] = {kind: [] for kind in columns}
     groups = list(frame.group_by(["host", "peer"], maintain_order=True))

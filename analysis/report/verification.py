@@ -289,7 +289,6 @@ def on_main(root: Path) -> list[str] | None:
 
 
 def _git(root: Path, *arguments: str, text: str | None = None) -> str:
-    """The output of git; empty where it fails, as outside a checkout."""
     try:
         return subprocess.run(
             ["git", "-C", str(root), *arguments],

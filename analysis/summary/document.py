@@ -32,11 +32,9 @@ _UNKNOWN: Any = object()
 
 
 def summarise(results: Evidence) -> dict[str, Any]:
-    """The content of `summary.json`.
+    """The content of `summary.json` (docs/reference/summary-json.md).
 
-    Runs are paired by seed, point of the sweep, machine and code; values are averaged over the
-    points of a seed, and then over seeds. Over several tasks there is no accuracy.
-    docs/reference/summary-json.md describes the document.
+    Values are averaged over the points of a seed, and then over seeds.
     """
     entries = published.select(results.published_ids, results.arms)
     measured = results.per_run()
@@ -91,7 +89,6 @@ def _points(
     entries: Sequence[published.Published],
     phased: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Each point of the sweep, in the experiment's order, also those without an ok run."""
     by_point: dict[tuple[tuple[str, str | None], ...], list[Run]] = {}
     for run in sorted(results.runs, key=results.point_order):
         point = tuple((name, factor_text(value)) for name, value in run.factors.items())
@@ -139,7 +136,6 @@ def _points(
 
 
 def _unpaired(results: Evidence, runs: Sequence[Run]) -> dict[str, list[int]]:
-    """Seeds that a pair lacks at some point since only one of its arms has an ok run there."""
     ok = {arm: set[tuple[int, str]]() for arm in results.arms}
     for run in runs:
         if run.verdict == "ok":

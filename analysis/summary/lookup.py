@@ -143,7 +143,6 @@ def critical_shares(runs: Sequence[Run], measured: pl.DataFrame, phased: Sequenc
 
 
 def critical_rounds(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row per run of an arm whose tolerance depends on the phase, with its share of them."""
     return [
         {
             "arm": arm,

@@ -88,11 +88,7 @@ def measured(per_run: pl.DataFrame, arms: Sequence[str], metrics: Sequence[str])
 
 
 def no_pairs(per_run: pl.DataFrame, left: str, right: str) -> dict[str, Any] | None:
-    """The seeds that both arms have, but at some point with no machine or no code in common.
-
-    Returns:
-        Those `seeds`, `of` how many that both arms have, and which of `BLOCK` `differ`; or None.
-    """
+    """The `seeds`, `of` those that both arms have, without a machine or code in common; or None."""
     one, two = (_blocks(per_run.filter(pl.col("arm") == arm)) for arm in (left, right))
     both = one.keys() & two.keys()
     apart = [unit for unit in both if not one[unit] & two[unit]]

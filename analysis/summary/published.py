@@ -83,7 +83,6 @@ def select(ids: Sequence[str] | None, arms: Sequence[str]) -> list[Published]:
 def between_arms(
     entries: Sequence[Published], summary: Mapping[str, Any], runs: Sequence[Run]
 ) -> Compared:
-    """The entries that compare two arms, beside the ratios and differences of a summary of runs."""
     by_metric: Compared = {}
     for published in entries:
         if published.points:
@@ -108,7 +107,6 @@ def between_arms(
 def within_arm(
     entries: Sequence[Published], runs: Sequence[Run], per_run: pl.DataFrame
 ) -> Compared:
-    """The entries that compare one arm with itself at two points of a sweep."""
     by_metric: Compared = {}
     for published in entries:
         of_points = [

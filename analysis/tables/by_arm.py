@@ -28,7 +28,6 @@ _MANY_ARMS = 9  # do not stand beside each other in a page
 def main_table(
     summary: dict[str, Any], *, shown: Sequence[str] = in_table("main"), with_runs: bool = True
 ) -> Table:
-    """One column per arm, one row per metric; the records hold every metric unrounded."""
     arms: dict[str, Any] = summary["arms"]
     rows = []
     if with_runs:
@@ -222,7 +221,6 @@ def round_time_table(results: Results) -> Table:
 
 
 def critical_rounds_table(summary: dict[str, Any]) -> Table:
-    """One row per arm whose tolerance depends on the phase; the records hold every run's share."""
     runs, rows = lookup.critical_rounds(summary), []
     for arm in summary["arms"]:
         of_arm = sorted(

@@ -134,7 +134,6 @@ def _models(entries: Sequence[_Beside]) -> tuple[str, str]:
 
 
 def overview_table(summaries: Sequence[dict[str, Any]]) -> Table:
-    """A row per published value of these experiments, at all points that have its conditions."""
     return Table(
         title="The paper's values beside ours",
         columns=["The paper's value", "compared", "paper", "ours", "reproduced?"],

@@ -129,7 +129,6 @@ def _by_difference(summary: dict[str, Any]) -> Iterator[_Compared]:
 
 
 def ratio_table(summary: dict[str, Any]) -> Table:
-    """Every arm over the reference arm; above 1 the reference is better. No row for one arm."""
     pairs, metrics = _pairs(summary), lookup.with_programs(in_table("ratios"), summary["arms"])
     lines = [*_by_ratio(summary, metrics), *_by_difference(summary)] if pairs else []
     table = _table(f"{summary['experiment']}: ratios of paired runs", [""], pairs, lines, _NOTE)

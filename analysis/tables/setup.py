@@ -52,7 +52,6 @@ _MS = formatting.Unit("ms", 1e3)
 
 
 def impairment_table(results: Results) -> Table:
-    """Per arm and impairment: how often, how late, and what it dropped, over the ok runs."""
     frame = results.frame("impairments")
     counted = pl.col("dropped").count()
     ends = (
