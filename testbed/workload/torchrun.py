@@ -29,7 +29,6 @@ HOOK_ENVIRONMENT = "BOUNDED_LOSS"  # testbed.ddp.settings reads it
 _MASTER_PORT = 29500  # torchrun's own default
 # Gloo listens on ports that the kernel chooses, which in a new network namespace are these.
 _CHOSEN_BY_KERNEL = (32768, 60999)
-_MOST_PER_HOST = 16
 # What a rank sends at of its share of the slowest link, as the built-in training does: the rest is
 # for control messages and repeats.
 _PACE = 0.97
@@ -61,9 +60,6 @@ class Torchrun(Section):
     args: Arguments = Field(
         default=[], description="its arguments: a list, or a text that is divided at spaces"
     )
-    nproc_per_host: int = Field(
-        default=1, ge=1, le=_MOST_PER_HOST, description="ranks on each host, as `--nproc_per_node`"
-    )
     hosts: list[str] | None = optional(
         "the hosts in the order of ranks; none: `server`, `worker-1`, `worker-2`, ...", min_length=1
     )
@@ -85,7 +81,7 @@ class Torchrun(Section):
     def _hosts_are_distinct(cls, hosts: list[str] | None) -> list[str] | None:
         for number, host in enumerate(hosts or []):
             if host in (hosts or [])[:number]:
-                raise ValueError(f"{host!r} stands twice; more ranks on a host: nproc_per_host")
+                raise ValueError(f"{host!r} stands twice; valid: a rank on each host")
         return hosts
 
     def unknown_hosts(self, valid: Sequence[str]) -> list[Problem]:
@@ -124,7 +120,7 @@ class TorchrunArm(AnyArm):
     filling: Literal["error-feedback", "rescale", "zero"] | None = _ours("what stands for losses")
     rate_bps: float | None = _ours(
         "what a rank's link carries; none: with a protocol of a fixed rate 0.97 of the network's "
-        "slowest link, divided among the ranks of a host; else what the script says, or measured",
+        "slowest link; else what the script says, or measured",
         gt=0,
         allow_inf_nan=False,
     )
@@ -192,44 +188,38 @@ class TorchrunArm(AnyArm):
         return {**own, **self._options} if self.is_ours else own
 
     def applied(self, workload: Torchrun, hosts: Sequence[str], link_rate_bps: float) -> Programs:
-        hosts, per_host = workload.hosts or hosts, workload.nproc_per_host
+        hosts = workload.hosts or hosts
         arguments = workload.args if self.args is None else self.args
-        ranks = len(hosts) * per_host
-        if (self.min_ranks or 0) > ranks:
-            words = f"{self.min_ranks}: valid: 1 to {ranks}, the number of ranks"
+        if (self.min_ranks or 0) > len(hosts):
+            words = f"{self.min_ranks}: valid: 1 to {len(hosts)}, the number of ranks"
             raise problems.raised([Problem(("min_ranks",), words)])
         hook, data_ports = self._of_hook, _CHOSEN_BY_KERNEL
         if self.is_ours:
             # Behind the ports of control messages, which a loss spares, come those of data.
-            fixed = {"port": DATA_PORTS[0] - per_host, "segmentation": False}
+            fixed = {"port": DATA_PORTS[0] - 1, "segmentation": False}
             if self.protocol is not None and self.rate_bps is None and self._preset().needs_rate:
-                hook["rate_bps"] = math.floor(_PACE * link_rate_bps / per_host)
+                hook["rate_bps"] = math.floor(_PACE * link_rate_bps)
             hook = {"insecure": True, **hook, **fixed}
             data_ports = DATA_PORTS
         shared = {
             "MASTER_ADDR": hosts[0],
             "MASTER_PORT": str(_MASTER_PORT),
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_WORLD_SIZE": str(per_host),
+            "WORLD_SIZE": str(len(hosts)),
+            "LOCAL_WORLD_SIZE": "1",
             "OMP_NUM_THREADS": "1",  # all hosts share the machine's processors
             HOOK_ENVIRONMENT: json.dumps(hook, sort_keys=True),
         }
         programs = [
             {
                 "host": host,
-                "name": host if per_host == 1 else f"{host}-rank-{place * per_host + local}",
+                "name": host,
                 "run": [workload.python, "-u", workload.script, *arguments],
                 "time_limit_s": workload.time_limit_s,
-                "may_be_killed": self.min_ranks is not None and place * per_host + local > 0,
+                "may_be_killed": self.min_ranks is not None and rank > 0,
                 "congestion_control": None if self.is_ours else self.congestion_control,
-                "environment": {
-                    **shared,
-                    "RANK": str(place * per_host + local),
-                    "LOCAL_RANK": str(local),
-                    "GROUP_RANK": str(place),
-                },
+                "environment": shared
+                | {"RANK": str(rank), "LOCAL_RANK": "0", "GROUP_RANK": str(rank)},
             }
-            for place, host in enumerate(hosts)
-            for local in range(per_host)
+            for rank, host in enumerate(hosts)
         ]
         return Programs.model_validate({"programs": programs, "data_ports": data_ports})

@@ -56,17 +56,13 @@ def test_each_host_has_a_rank_with_torchruns_environment(tmp_path: Path) -> None
     assert list(run.code) == [script]
 
 
-def test_several_ranks_on_some_hosts(tmp_path: Path) -> None:
-    workload = {**WORKLOAD, "hosts": ["worker-2", "server"], "nproc_per_host": 2}
-    (run,) = load(tmp_path, workload=workload)
+def test_hosts_are_in_the_order_of_ranks(tmp_path: Path) -> None:
+    (run,) = load(tmp_path, workload={**WORKLOAD, "hosts": ["worker-2", "server"]})
     ranks = programs(run)
-    names = ["worker-2-rank-0", "worker-2-rank-1", "server-rank-2", "server-rank-3"]
-    assert [rank["name"] for rank in ranks] == names
-    assert [rank["environment"]["RANK"] for rank in ranks] == list("0123")
-    assert [rank["environment"]["LOCAL_RANK"] for rank in ranks] == list("0101")
+    assert [rank["name"] for rank in ranks] == ["worker-2", "server"]
     assert {rank["environment"]["MASTER_ADDR"] for rank in ranks} == {"worker-2"}
-    # Two control ports, and the first port of data is behind them.
-    assert hook_settings(run)["port"] + 2 == run.config()["workload"]["data_ports"][0]
+    # A control port, and the first port of data is behind it.
+    assert hook_settings(run)["port"] + 1 == run.config()["workload"]["data_ports"][0]
     assert run.experiment.working_hosts == ["worker-2", "server"]
 
 
@@ -112,9 +108,8 @@ def test_a_fixed_rate_follows_the_slowest_link(tmp_path: Path) -> None:
         tmp_path,
         arms={"dblp": {"protocol": "dblp"}},
         topology=topology,
-        workload={**WORKLOAD, "nproc_per_host": 2},
     )
-    assert hook_settings(run)["rate_bps"] == 9_700_000
+    assert hook_settings(run)["rate_bps"] == 19_400_000
 
 
 def test_an_arm_may_go_on_without_late_and_without_lost_ranks(tmp_path: Path) -> None:
@@ -159,11 +154,7 @@ WRONG_WORKLOADS: dict[str, dict[str, Any]] = {
     "script: trian.py: no such file; looked in ...": {"script": "trian.py"},
     "script: this key is missing": {},
     "script: 'train'; valid: the path of a file that ends in .py": {"script": "train"},
-    "nproc_per_hots: unknown key; valid: ...; did you mean 'nproc_per_host'?": {
-        **WORKLOAD,
-        "nproc_per_hots": 2,
-    },
-    "nproc_per_host: 0: must be a whole number from 1 to 16": {**WORKLOAD, "nproc_per_host": 0},
+    "hostss: unknown key; valid: ...; did you mean 'hosts'?": {**WORKLOAD, "hostss": []},
     "args: ...no shell reads this, so '>' would be an argument; ...": {
         **WORKLOAD,
         "args": "--a > log",
@@ -172,7 +163,7 @@ WRONG_WORKLOADS: dict[str, dict[str, Any]] = {
         **WORKLOAD,
         "hosts": ["sever"],
     },
-    "hosts: ...'server' stands twice; more ranks on a host: nproc_per_host": {
+    "hosts: ...'server' stands twice; valid: a rank on each host": {
         **WORKLOAD,
         "hosts": ["server", "server"],
     },
