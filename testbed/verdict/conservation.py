@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -177,13 +176,6 @@ class Conservation:
         ledgers: tuple[Any, ...] = (*self.links, *self.switches, *self.hosts)
         return worst([(0.0, ""), *((ledger.share, ledger.place) for ledger in ledgers)])
 
-    def most_hidden(self) -> tuple[int, float, str]:
-        """The most packets that could have vanished unseen, as a share of those sent, and where."""
-        ledgers: list[LinkLedger | SwitchLedger] = [*self.links, *self.switches]
-        hidden = ((ledger.hidden, ledger.sent, ledger.place) for ledger in ledgers)
-        most, sent, where = max(hidden, default=(0, 0, ""))
-        return most, most / max(LEAST_PACKETS, sent), where
-
     def as_json(self) -> dict[str, Any]:
         links, switches = (
             [asdict(one) | {"unexplained": one.unexplained, "share": one.share} for one in ledgers]
@@ -218,17 +210,32 @@ def close(
             "batches uncounted; to count them takes Linux 5.16"
         )
     return Conservation(
-        links=[
-            gained.link(link, sender, receiver)
-            for link in network.links
-            for sender, receiver in ((link.first, link.second), (link.second, link.first))
-        ],
+        links=list(map(gained.link, gained.ways)),
         switches=switches,
-        hosts=[gained.host(name) for name in network.hosts],
+        hosts=list(map(gained.host, network.hosts)),
         idle=before.idle and after.idle,
         duration_s=after.at_s - before.at_s,
         lost_upcalls=after.lost_upcalls - before.lost_upcalls,
     )
+
+
+class _Way(NamedTuple):
+    """One direction of a link."""
+
+    link: LinkEnds
+    sender: Port
+    receiver: Port
+
+    def is_target(self, event: Mapping[str, Any]) -> bool:
+        """Tell whether an impairment names this direction, or the host at its end."""
+        ends = self.sender.node, self.receiver.node
+        return event.get("target") in ("->".join(ends), self.receiver.node)
+
+
+class _Queue(NamedTuple):
+    sent: int
+    drops: int  # by the innermost queues: full, or a loss class
+    filtered: int  # by what sits above them
 
 
 class _Differences:
@@ -241,32 +248,32 @@ class _Differences:
         after: Counters,
         events: Sequence[Mapping[str, Any]],
     ) -> None:
-        self._network = network
-        self._before = before
-        self._after = after
+        self._network, self._before, self._after = network, before, after
         self._ends_of_impairments = [event for event in events if event.get("action") == "end"]
-        self._went_down = {
-            link.name
-            for event in events
-            if event.get("counts_as") == "link-down"
+        self.ways = [
+            _Way(link, *ends)
             for link in network.links
-            if _hits(event, link)
-        }
+            for ends in ((link.first, link.second), (link.second, link.first))
+        ]
+        downs = [event for event in events if event.get("counts_as") == "link-down"]
+        self._went_down = {way.link.name for way in self.ways if any(map(way.is_target, downs))}
 
-    def link(self, link: LinkEnds, sender: Port, receiver: Port) -> LinkLedger:
+    def link(self, way: _Way) -> LinkLedger:
+        link, sender, receiver = way
         queue = self._queue(sender)
-        way = (link.name, sender.node)
-        delay_drops, delay_lost = _gained(self._before.delayed, self._after.delayed, way)
-        interface_drops, at_entry = self._interface_drops(link, sender, receiver, delay_drops)
-        arrived, socket_drops = self._arrived(sender, receiver)
+        delay_drops, delay_lost = _gained(
+            self._before.delayed, self._after.delayed, (link.name, sender.node)
+        )
+        interface_drops, at_entry = self._interface_drops(way, delay_drops)
+        arrived, socket_drops = self._arrived(way)
         if receiver.pid is not None:
             arrived -= at_entry  # the host counts what its interface did not accept as received
-        injected = self._injected(sender, receiver)
+        injected = self._injected(way)
         went_down = link.name in self._went_down
         # An interface that is down refuses packets before its shaper, too.
         on_the_way = delay_drops + delay_lost + injected + (0 if went_down else interface_drops)
-        offered = self._offered(sender)
-        missing_before = self._missing_before(sender)
+        offered, exact = self._offered(way)
+        missing_before = self._missing_before(way)
         missing_after = queue.sent - on_the_way - arrived
         hidden = 0
         if went_down:
@@ -275,7 +282,7 @@ class _Differences:
         return LinkLedger(
             link=link.name,
             sender=sender.node,
-            offered=offered.packets if offered.exact else None,
+            offered=offered if exact else None,
             queue_drops=queue.drops,
             sent=queue.sent,
             interface_drops=interface_drops,
@@ -291,32 +298,30 @@ class _Differences:
         )
 
     def switch(self, name: str) -> SwitchLedger:
-        ends = list(self._ends(name))
-        arrivals = [
-            self._arrived(link.second if port is link.first else link.first, port)
-            for link, port in ends
-        ]
-        came = [packets - drops for packets, drops in arrivals]
-        arrived = sum(came)
-        queues = [self._queue(port) for _, port in ends]
-        queue = _QueueSums(*map(sum, zip(*queues, strict=True)))
+        outgoing = [way for way in self.ways if way.sender.node == name]
+        arrived = by_links_down = 0
+        for way in self.ways:
+            if way.receiver.node == name:
+                packets, socket_drops = self._arrived(way)
+                arrived += packets - socket_drops
+                if way.link.name in self._went_down:
+                    by_links_down += packets - socket_drops
+        queues = [self._queue(way.sender) for way in outgoing]
+        queue = _Queue(*map(sum, zip(*queues, strict=True)))
         before, after = self._before.switches[name], self._after.switches[name]
         misses = (after.lookups - after.matched) - (before.lookups - before.matched)
         looked_up = after.entered - before.entered
-        packet_outs = sum(self._burst_frames(port) for _, port in ends)
+        packet_outs = sum(map(self._burst_frames, outgoing))
         old = {flow.identity: flow.packets for flow in before.flows}
         dropped = sum(
             flow.packets - old.get(flow.identity, 0) for flow in after.flows if flow.drops
         )
         offered = looked_up + packet_outs - misses - dropped
-        hidden = 0
         missing = offered - queue.sent - queue.drops - queue.filtered  # the link's business
-        if self._went_down and misses:  # routes have changed
-            missing, hidden = max(missing, min(0, missing + misses)), misses
-        down = self._lost_with_links(ends, missing)
-        went_down = (link.name in self._went_down for link, _ in ends)
-        by_these = sum(itertools.compress(came, went_down))
-        down_before = max(0, min(arrived - looked_up, by_these))
+        forwarded = misses if self._went_down else 0  # at most: routes have changed
+        missing = max(missing, min(0, missing + forwarded))
+        lost_before = max(0, min(arrived - looked_up, by_links_down))
+        lost_after = self._lost_with_links(outgoing, missing)
         return SwitchLedger(
             switch=name,
             arrived=arrived,
@@ -325,9 +330,9 @@ class _Differences:
             dropped=dropped,
             queue_drops=queue.drops,
             sent=queue.sent,
-            hidden=hidden + down + down_before,
-            missing_before=arrived - looked_up - down_before,
-            missing_after=missing - down,
+            hidden=forwarded + lost_before + lost_after,
+            missing_before=arrived - looked_up - lost_before,
+            missing_after=missing - lost_after,
         )
 
     def host(self, name: str) -> HostLedger:
@@ -356,11 +361,10 @@ class _Differences:
         before, after = old.interfaces[interface], new.interfaces[interface]
         return int(getattr(after, what) - getattr(before, what))
 
-    def _interface_drops(
-        self, link: LinkEnds, sender: Port, receiver: Port, delay_drops: int
-    ) -> tuple[int, int]:
+    def _interface_drops(self, way: _Way, delay_drops: int) -> tuple[int, int]:
         """Count packets that interfaces on the way refused; those of them that the last one did."""
         # A veth that does not accept a packet counts it as a drop of its own, and so does its peer.
+        link, sender, receiver = way
         leaving = self._interface(sender.pid, sender.interface, "send_drops")
         if link.middle is None:
             at_entry, drops = leaving, leaving
@@ -375,7 +379,7 @@ class _Differences:
             drops += max(0, refused - at_entry)
         return drops, min(at_entry, refused)
 
-    def _queue(self, port: Port) -> _QueueSums:
+    def _queue(self, port: Port) -> _Queue:
         old, new = (counters.queues[port.interface] for counters in self._namespace(port.pid))
         sent = drops = all_drops = 0
         for earlier, later in zip(old, new, strict=True):
@@ -386,13 +390,13 @@ class _Differences:
             # A shaper below the shaper counts what its queues refuse, too.
             if (not later.is_root and later.kind != "htb") or len(new) == 1:
                 drops += refused
-        return _QueueSums(sent=sent, drops=drops, filtered=all_drops - drops)
+        return _Queue(sent=sent, drops=drops, filtered=all_drops - drops)
 
-    def _arrived(self, sender: Port, port: Port) -> tuple[int, int]:
+    def _arrived(self, way: _Way) -> tuple[int, int]:
         """Count packets that came to the far end of a link; those that found its socket full."""
+        port = way.receiver
         if port.pid is None and self._network.datapath == "kernel":
-            came = self._interface(None, port.interface, "received")
-            return came - self._injected(sender, port), 0
+            return self._interface(None, port.interface, "received") - self._injected(way), 0
         if port.pid is None:
             return _gained(self._before.sockets, self._after.sockets, port.interface)
         old, new = self._namespace(port.pid)
@@ -404,41 +408,52 @@ class _Differences:
         # Frames of unknown EtherType, such as those of bursts, count as receive drops.
         return packets + self._interface(port.pid, port.interface, "receive_drops"), 0
 
-    def _injected(self, sender: Port, receiver: Port) -> int:
-        if receiver.pid is not None:  # a host: by rules with a counter
-            host = receiver.node
+    def _injected(self, way: _Way) -> int:
+        host = way.receiver.node
+        if way.receiver.pid is not None:  # by rules with a counter
             return self._after.filter_drops.get(host, 0) - self._before.filter_drops.get(host, 0)
-        # a switch: by an XDP program, whose owner alone can read its counter
-        way = f"{sender.node}->{receiver.node}"
-        return self._sum("loss", "dropped", lambda event: event.get("target") == way)
+        # A switch: by an XDP program, whose owner alone can read its counter.
+        return self._sum("loss", "dropped", way.is_target)
 
-    def _ends(self, switch: str) -> Iterable[tuple[LinkEnds, Port]]:
-        for link in self._network.links:
-            for end in (link.first, link.second):
-                if end.node == switch:
-                    yield link, end
-
-    def _offered(self, port: Port) -> _Offered:
-        if port.node not in self._network.switches:
-            return _Offered(None, exact=False)
-        before, after = (counters.switches[port.node] for counters in (self._before, self._after))
-        total = self._burst_frames(port)
+    def _offered(self, way: _Way) -> tuple[int, bool]:
+        """Count packets that a switch's tables sent to a port; false if there were more."""
+        # Entries that came or went meanwhile took packets that cannot be told.
+        switch, port = way.sender.node, way.sender.number
+        if switch not in self._network.switches:
+            return 0, False
+        before, after = self._before.switches[switch], self._after.switches[switch]
+        total = self._burst_frames(way)
         pairs = lasting(before.flows, after.flows)
         for old, new in pairs:
-            total += new.ports.count(port.number) * (new.packets - old.packets)
+            total += new.ports.count(port) * (new.packets - old.packets)
         if before.bucket_ports != after.bucket_ports:
-            return _Offered(total, exact=False)
+            return total, False
         for group, buckets in after.bucket_ports.items():
             gained = zip(after.bucket_packets[group], before.bucket_packets[group], strict=True)
             for ports, (late, early) in zip(buckets, gained, strict=True):
-                total += ports.count(port.number) * (late - early)
-        return _Offered(total, exact=len(pairs) == len(before.flows) == len(after.flows))
+                total += ports.count(port) * (late - early)
+        return total, len(pairs) == len(before.flows) == len(after.flows)
+
+    def _missing_before(self, way: _Way) -> int:
+        queue, (offered, exact) = self._queue(way.sender), self._offered(way)
+        missing = offered - queue.sent - queue.drops
+        # Where entries came and went, more was offered: what is missing then is the least.
+        return missing if exact else max(queue.filtered, missing)
+
+    def _lost_with_links(self, outgoing: Sequence[_Way], missing: int) -> int:
+        """Count what went missing at links that went down: what the others do not explain."""
+        others = [way for way in outgoing if way.link.name not in self._went_down]
+        if len(others) == len(outgoing):
+            return 0
+        elsewhere = sum(
+            self._missing_before(way) - self._queue(way.sender).filtered for way in others
+        )
+        return max(0, missing - max(0, elsewhere))
 
     # Impairments, by where they acted
 
-    def _burst_frames(self, port: Port) -> int:
-        place = port.node, port.number
-        return self._sum("burst", "frames_sent", lambda event: self._target(event) == place)
+    def _burst_frames(self, way: _Way) -> int:
+        return self._sum("burst", "frames_sent", way.is_target)
 
     def _sum(self, kind: str, key: str, is_here: Callable[[Mapping[str, Any]], bool]) -> int:
         return sum(
@@ -446,49 +461,6 @@ class _Differences:
             for event in self._ends_of_impairments
             if event.get("counts_as") == kind and is_here(event)
         )
-
-    def _target(self, event: Mapping[str, Any]) -> tuple[str, int]:
-        target = str(event.get("target") or event.get("host"))
-        first, arrow, second = target.partition("->")
-        if not arrow:
-            host = self._network.hosts[target]
-            return host.switch, host.switch_port
-        for link in self._network.links:
-            for end, other in ((link.first, link.second), (link.second, link.first)):
-                if (end.node, other.node) == (first, second):
-                    return end.node, end.number
-        return "", 0
-
-    # What cannot be known
-
-    def _missing_before(self, port: Port) -> int:
-        queue, offered = self._queue(port), self._offered(port)
-        if offered.packets is None:
-            return queue.filtered
-        missing = offered.packets - queue.sent - queue.drops
-        # Where entries came and went, more was offered: what is missing then is the least.
-        return missing if offered.exact else max(queue.filtered, missing)
-
-    def _lost_with_links(self, ends: Sequence[tuple[LinkEnds, Port]], missing: int) -> int:
-        if not any(link.name in self._went_down for link, _ in ends):
-            return 0
-        elsewhere = sum(
-            self._missing_before(port) - self._queue(port).filtered
-            for link, port in ends
-            if link.name not in self._went_down
-        )
-        return max(0, missing - max(0, elsewhere))
-
-
-class _Offered(NamedTuple):
-    packets: int | None
-    exact: bool  # otherwise it was more
-
-
-class _QueueSums(NamedTuple):
-    sent: int
-    drops: int  # by the innermost queues: full, or a loss class
-    filtered: int  # by what sits above them
 
 
 def grown(before: int, after: int) -> int:
@@ -505,13 +477,6 @@ def _gained(before: Mapping[Any, Any], after: Mapping[Any, Any], key: object) ->
     return grown(old[0], new[0]), grown(old[1], new[1])
 
 
-def _hits(event: Mapping[str, Any], link: LinkEnds) -> bool:
-    """Tell whether an impairment acts on a link, in either direction."""
-    first, arrow, second = str(event.get("target") or event.get("host")).partition("->")
-    ends = {link.first.node, link.second.node}
-    return ends == {first, second} if arrow else first in ends
-
-
 # The gates
 
 
@@ -519,12 +484,13 @@ def unexplained(ledgers: Conservation | None, unreadable: str) -> Finding:
     if ledgers is None or not ledgers.idle:
         return _uncounted(ledgers, unreadable)
     share, where = ledgers.worst()
-    hidden, hidden_share, place = ledgers.most_hidden()
+    most: Any = max((*ledgers.links, *ledgers.switches), key=lambda ledger: ledger.hidden)
     note = (
-        f"a leak of up to {hidden} packets ({hidden_share:.2%} of the traffic) could not be seen "
-        f"at {place}"
+        f"a leak of up to {most.hidden} packets "
+        f"({most.hidden / max(LEAST_PACKETS, most.sent):.2%} of the traffic) could not be seen "
+        f"at {most.place}"
     )
-    return Finding(value=share, where=where if share else "", note=note if hidden else "")
+    return Finding(value=share, where=where if share else "", note=note if most.hidden else "")
 
 
 def accidents(ledgers: Conservation | None, unreadable: str) -> Finding:
