@@ -149,11 +149,11 @@ class LabSession:
 
     def observe(self) -> None:
         from testbed.run import manifest
-        from testbed.verdict.run_observer import Observation
+        from testbed.verdict.run_observer import RunObserver
 
         self._facts = manifest.of_machine()
         pids = self.processes.pids()
-        self._observation = Observation(self.directory, self.config, self.info, pids)
+        self._observer = RunObserver(self.directory, self.config, self.info, pids)
 
     def calibrate(self) -> None:
         """Warm up, then measure every link, before anything else uses it."""
@@ -202,16 +202,16 @@ class LabSession:
 
         order = self._sampler_order(flows)
         with (
-            sampling.sampled(self.directory, order, first=self._observation.begin) as sampler,
+            sampling.sampled(self.directory, order, first=self._observer.begin) as sampler,
             relay_client.recorded(self.info.as_json(), self.directory / "delay.json"),
             self._captured(self.config["capture"]),
-            self._observation.attended(sampler.pid),
+            self._observer.attended(sampler.pid),
         ):
             yield sampler
 
     def judge(self) -> list[Gate]:
         holds_bytes = self._buffers.queue_bytes
-        return self._observation.judge(self._calibrated, switch_holds_bytes=holds_bytes)
+        return self._observer.judge(self._calibrated, switch_holds_bytes=holds_bytes)
 
     @contextmanager
     def _captured(self, names: Sequence[str]) -> Iterator[None]:

@@ -447,7 +447,7 @@ class Gate:
 
 def judge(config: Mapping[str, Any], *, only: str = "", **evidence: object) -> list[Gate]:
     """Compare a run with the limits of its experiment, by all gates or one."""
-    # `evidence` has what `Observation.judge` has collected, by the names of the judges' arguments.
+    # `evidence` has what `RunObserver.judge` has collected, by the names of the judges' arguments.
     # Keys that are younger than the run's key are written only where they are not the default.
     limits = DEFAULTS | config["limits"]
     evidence |= {"config": config, "limits": limits}

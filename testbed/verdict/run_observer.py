@@ -23,7 +23,7 @@ _SWITCH_DAEMON = "ovs-vswitchd"
 _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")
 
 
-class Observation:
+class RunObserver:
     """Reads all counters before and after the training, and watches processor and clock."""
 
     def __init__(

@@ -223,7 +223,7 @@ def test_samples_and_events_reach_the_gates(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "events" / "impairments.jsonl").write_text(lines)
     seen = evidence()
     watched = {"ovs-vswitchd": os.getpid()}
-    observation = run_observer.Observation(tmp_path, seen["config"], seen["network"], watched)
+    observation = run_observer.RunObserver(tmp_path, seen["config"], seen["network"], watched)
     observation.begin()
     gates = observation.judge(seen["calibration"], switch_holds_bytes=44_000_000)
     by_key = {gate.key: gate for gate in gates}

@@ -23,7 +23,7 @@ while True:
         pass
     time.sleep(0.003)
 """
-_right_begin = Observation.begin
+_right_begin = RunObserver.begin
 
 def _begin(self):
     import os, subprocess, sys
@@ -31,7 +31,7 @@ def _begin(self):
     for processor in os.sched_getaffinity(0):
         subprocess.Popen([sys.executable, "-c", _SPIN, str(processor)])
 
-Observation.begin = _begin
+RunObserver.begin = _begin
 '''
 
 
