@@ -6,8 +6,7 @@ HOLD. Until a PROBE confirms its number, that may be corrupt: it is dropped once
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ from testbed.transport.fast_path import (
 )
 from testbed.transport.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.path_estimates import PathEstimates
-from testbed.transport.repair.base import ReceiverRepair
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import (
     DATA_BLOCKED,
@@ -46,11 +44,9 @@ from testbed.transport.settings import (
 from testbed.transport.tolerance import MOST_EARLIEST, Progress, StopRule
 from testbed.transport.wire import HEADER_BYTES, fields, wire_bytes
 
-_UNTIMED = (StopRule.deadline_s, ReceiverRepair.deadline_s)
-
 
 class TransferTimes:
-    """Records what the transfers from one peer took."""
+    """Records what the transfers from one peer took; `estimates` are of the path back to it."""
 
     def __init__(
         self,
@@ -58,9 +54,7 @@ class TransferTimes:
         slowest: SlowestPeer | None = None,
         estimates: PathEstimates | None = None,
     ) -> None:
-        """`estimates` are of the path back to the peer."""
-        # The latest, the oldest first; and the first MOST_EARLIEST.
-        self.recent: deque[Took] = deque(maxlen=remembered_times(layout_count))
+        self.recent: deque[Took] = deque(maxlen=remembered_times(layout_count))  # oldest first
         self.earliest: list[Took] = []
         self.slowest = slowest or SlowestPeer(layout_count)
         self._estimates = estimates
@@ -81,6 +75,8 @@ class TransferTimes:
 
 class Receiver:
     """Collects one payload from one sender until the stop rule is satisfied."""
+
+    awaited_s = -math.inf  # since when it could have progressed, but for its own chunks
 
     def __init__(
         self,
@@ -106,40 +102,45 @@ class Receiver:
             transfer=transfer, datagram_wire_bytes=wire_bytes(1, layout.chunk_bytes)
         )
         self.stopped = False
-        self._outbox: list[ControlMessage] = []
-        self._now_s = now_s
-        self._began_s = now_s
-        self._ended_s = now_s
-        self._first_arrival_s: float | None = None
-        self._energy_s: float | None = None  # when the energy of chunks came
-        self.progress_s: float | None = None  # when the latest new chunk arrived
         self.asked = False  # whether a PROBE has come
-        self._probes = 0
-        self._pass = 1
+        self.still_s = now_s  # when the latest new chunk arrived, or this began
         self.valid_datagrams = 0  # of this transfer, duplicates included
+        self._pass = 1
         self._control_bytes = 0
+        self._outbox: list[ControlMessage] = []
         self._times = times or TransferTimes()
-        self._energy_levels: NDArray[np.uint8] | None = None
+        self.progress = Progress(
+            received=self.received,
+            received_count=0,
+            now_s=now_s,
+            first_arrival_s=None,
+            last_arrival_s=None,
+            probes=0,
+            recent=self._times.recent,
+            earliest=self._times.earliest,
+        )
         self._set_rule(rule)
 
     def _set_rule(self, rule: StopRule | None) -> None:
         self._rule = rule
-        parts = (type(part) for part in (rule, self.repair) if part is not None)
-        self._timed = any(part.deadline_s not in _UNTIMED for part in parts)
-        self._posted_s, self._early_count = self._now_s, self.received_count
-        self._slowest: Sequence[Took] = ()
+        self._early_count = self.received_count
+        if self.progress.first_sign_s is not None:
+            self.progress.first_sign_s = self.progress.now_s
         if rule is not None and rule.needs_slowest:  # it asks all connections
-            self._slowest = self._times.slowest.before(self.transfer)
+            self.progress.slowest = self._times.slowest.before(self.transfer)
 
     @property
     def received_count(self) -> int:
         return self.placement.received_count
 
+    @property
+    def progress_s(self) -> float | None:
+        return self.progress.last_arrival_s
+
     def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
         """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows."""
         if not len(frames):
             return
-        self._now_s = now_s
         if frames.shape[1] != HEADER_BYTES + self._layout.chunk_bytes:
             self.ignored["wrong-size"] += len(frames)
             return
@@ -147,90 +148,79 @@ class Receiver:
 
     def on_arrivals(self, arrivals: Arrivals, now_s: float) -> None:
         """Notes what `placement` has taken."""
-        self._now_s = now_s
-        valid_count = len(arrivals.stamps)
-        if not valid_count:
-            return
+        valid_count, progress = len(arrivals.stamps), self.progress
         self.valid_datagrams += valid_count
         if self.stopped:
             self.ignored["late"] += valid_count
             return
-        if self._first_arrival_s is None:
-            self._first_arrival_s = now_s
-        self._pass = self._probes + 1
+        progress.now_s = now_s
+        if not valid_count:
+            return
+        if progress.first_arrival_s is None:
+            progress.first_arrival_s = now_s
+            self._note_sign()
+        self._pass = progress.probes + 1
         # Early data are acknowledged once they are asked for: they give no sample either.
         prompt = self.attentive and self._rule is not None
         self.repair.on_arrivals(arrivals.stamps, now_s, prompt)
         if len(arrivals.new):
-            self.progress_s = now_s
+            progress.received_count = self.received_count
+            progress.last_arrival_s = self.still_s = now_s
             self.repair.on_new_chunks(arrivals.new)
         self._stop_or(self.repair.on_data)
 
+    def _note_sign(self) -> None:
+        if self.progress.first_sign_s is None:
+            self.progress.first_sign_s = self.progress.now_s
+
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a PROBE or ENERGY of the sender; ProtocolError when it makes no sense."""
-        self._now_s = now_s
-        if message.type is MessageType.ENERGY:
-            self._on_energy(message.body)
-            return
         if self.stopped:
             return  # it crossed the STOP, which is its reply
+        progress = self.progress
+        progress.now_s = now_s
+        if message.type is MessageType.ENERGY:
+            repeated, count = progress.energy_levels is not None, self._layout.chunk_count
+            progress.energy_levels = decode(message.body, chunk_count=count, repeated=repeated)
+            self._note_sign()
+            self._stop_or(self.repair.on_data)
+            return
         self.asked = True
-        self._probes += self.repair.counts_as_probe(message)
+        progress.probes += self.repair.counts_as_probe(message)
         self._stop_or(lambda progress: self._reply(message, progress))
 
     def _reply(self, message: ControlMessage, progress: Progress) -> list[ControlMessage]:
         assert self._rule is not None
-        progress = replace(progress, ends_s=self._rule.deadline_s(progress))
+        progress.ends_s = self._rule.deadline_s(progress)
         return self.repair.on_probe(message, progress, self.attentive)
-
-    def _on_energy(self, body: bytes) -> None:
-        repeated, count = self._energy_levels is not None, self._layout.chunk_count
-        self._energy_levels = decode(body, chunk_count=count, repeated=repeated)
-        self._energy_s = self._now_s
-        if not self.stopped:
-            self._stop_or(self.repair.on_data)
 
     def adopt(self, into: NDArray[np.uint8], rule: StopRule, now_s: float) -> None:
         """Gives an early transfer its buffer and its rule."""
         self.placement.move(self._layout.rows(into, written=True))
-        self._now_s = now_s
+        self.progress.now_s = now_s
         self._set_rule(rule)
         if self.received_count:
             self._stop_or(self.repair.on_data)
 
     @property
-    def still_s(self) -> float:
-        """The time of the latest new chunk, or of its beginning."""
-        return self._began_s if self.progress_s is None else self.progress_s
-
-    @property
-    def _first_sign_s(self) -> float | None:
-        first_s, energy_s = self._first_arrival_s, self._energy_s  # asked for with every wake-up
-        if first_s is None or (energy_s is not None and energy_s < first_s):
-            first_s = energy_s
-        return None if first_s is None else max(first_s, self._posted_s)
-
-    @property
     def energy_lacks_s(self) -> float | None:
         """Since then data come without ENERGY, but not before they were asked for; or None."""
-        if self._energy_levels is not None or self._first_arrival_s is None:
-            return None
-        return max(self._first_arrival_s, self._posted_s)
+        return self.progress.first_sign_s if self.progress.energy_levels is None else None
 
     @property
-    def took(self) -> tuple[float, int] | None:
+    def took(self) -> Took | None:
         """The time from its first sign to its end, and the chunks since it was asked for."""
-        first_s, count = self._first_sign_s, self.received_count - self._early_count
+        first_s, count = self.progress.first_sign_s, self.received_count - self._early_count
         if first_s is None or not self.stopped or not count:
             return None
-        return self._ended_s - first_s, count
+        return self.progress.now_s - first_s, count
 
     @property
     def missing(self) -> int:
         """So many more chunks must arrive, at the least, before it stops; 0: unknown."""
         if self._rule is None or self.stopped:
             return 0
-        missing = self._rule.missing(self._progress())
+        missing = self._rule.missing(self.progress)
         if missing is None:
             return 0
         return min(int(missing), self._layout.chunk_count - self.received_count)
@@ -241,45 +231,31 @@ class Receiver:
 
     def on_deadline(self, now_s: float) -> None:
         if not self.stopped:
-            self._now_s = now_s
+            self.progress.now_s = now_s
             self._stop_or(self.repair.on_deadline)
 
     def next_deadline_s(self) -> float | None:
-        if self.stopped or self._rule is None or not self._timed:  # asked for with every wake-up
+        if self.stopped or self._rule is None:
             return None
-        progress = self._progress()
-        deadlines = (self._rule.deadline_s(progress), self.repair.deadline_s(progress))
-        return min((at_s for at_s in deadlines if at_s is not None), default=None)
+        rule_s = self._rule.deadline_s(self.progress)
+        repair_s = self.repair.deadline_s(self.progress)
+        if rule_s is None or repair_s is None:
+            return repair_s if rule_s is None else rule_s
+        return min(rule_s, repair_s)
 
     def _stop_or(self, otherwise: Callable[[Progress], list[ControlMessage]]) -> None:
         if self._rule is None:
             return
-        progress = self._progress()
+        progress = self.progress
+        progress.round_trip_s = self._times.round_trip_s
         complete = self.received_count == self._layout.chunk_count
         if complete or self._rule.satisfied(progress):
             self.stopped = True
-            self._ended_s = self._now_s
             # Only the first STOP carries the bitmap; the sender has it from there.
             bitmap = pack_bitmap(self.received)
             self._outbox.append(ControlMessage(MessageType.STOP, self.transfer, bitmap))
         else:
             self._outbox += otherwise(progress)
-
-    def _progress(self) -> Progress:
-        return Progress(
-            received=self.received,
-            received_count=self.received_count,
-            now_s=self._now_s,
-            first_arrival_s=self._first_arrival_s,
-            last_arrival_s=self.progress_s,
-            probes=self._probes,
-            energy_levels=self._energy_levels,
-            first_sign_s=self._first_sign_s,
-            recent=self._times.recent,
-            earliest=self._times.earliest,
-            slowest=self._slowest,
-            round_trip_s=self._times.round_trip_s,
-        )
 
     def poll_messages(self) -> list[ControlMessage]:
         messages, self._outbox = self._outbox, []
@@ -287,6 +263,7 @@ class Receiver:
         return messages
 
     def report(self, peer: str) -> TransferReport:
+        first_s, ended_s = self.progress.first_arrival_s, self.progress.now_s
         return TransferReport(
             transfer=self.transfer,
             peer=peer,
@@ -298,8 +275,8 @@ class Receiver:
             bytes_received=wire_bytes(self.valid_datagrams, self._layout.chunk_bytes),
             control_bytes=self._control_bytes,
             duplicates=self.ignored["duplicate"],
-            began_s=self._ended_s if self._first_arrival_s is None else self._first_arrival_s,
-            ended_s=self._ended_s,
+            began_s=ended_s if first_s is None else first_s,
+            ended_s=ended_s,
             ignored=dict(self.ignored),
         )
 
@@ -311,45 +288,6 @@ _LEAST_PLANNED = 4
 # chunk; so it may come at 8 Mbit/s.
 _ENERGY_LATE_S = 2e-3
 _ENERGY_LATE_S_PER_CHUNK = 1e-6
-
-
-class EarlyMessages:
-    """Keeps the messages of transfers that were not posted yet."""
-
-    def __init__(self, settings: ConnectionSettings) -> None:
-        self.probes: dict[int, ControlMessage] = {}  # the latest of each transfer
-        self.since_s: float | None = None  # since when there are any; None without
-        self._settings = settings
-        self._energy: dict[int, ControlMessage] = {}
-
-    def lowest(self, otherwise: int) -> int:
-        """Returns the lowest transfer that has a message; `otherwise` for none."""
-        return min((*self.probes, *self._energy), default=otherwise)
-
-    def take(self, message: ControlMessage, now_s: float) -> None:
-        """Keeps a PROBE or ENERGY; ProtocolError where it makes no sense, or there are too many."""
-        if message.type is MessageType.PROBE:
-            self._keep(message, self.probes, REMEMBERED)
-            self.since_s = now_s if self.since_s is None else self.since_s
-            return
-        count = self._settings.layout_of(message.transfer).chunk_count
-        decode(message.body, chunk_count=count, repeated=message.transfer in self._energy)
-        # A byte for each chunk is much. A sender says it once for each transfer in flight.
-        self._keep(message, self._energy, self._settings.transfers_in_flight)
-
-    def _keep(self, message: ControlMessage, kept: dict[int, ControlMessage], most: int) -> None:
-        if message.transfer not in kept and len(kept) >= most:
-            raise ProtocolError(
-                f"{message.type.name}s for {most + 1} transfers that nobody asked for; "
-                f"valid: at most {most}"
-            )
-        kept[message.transfer] = message
-
-    def pop(self, transfer: int, now_s: float) -> list[ControlMessage]:
-        """Returns the messages of a transfer that is posted now, in the order of sending."""
-        messages = [self._energy.pop(transfer, None), self.probes.pop(transfer, None)]
-        self.since_s = now_s if self.probes else None
-        return [message for message in messages if message is not None]
 
 
 class Incoming:
@@ -370,10 +308,11 @@ class Incoming:
         self._events = events
         self._counters = counters
         self._numbers = TransferNumbers(peer, settings.transfers_in_flight)
-        self._awaited_s: dict[int, float] = {}  # since when each was, before its latest progress
-        # Of transfers that the peer began before they were posted.
+        # Of transfers that the peer began before they were posted: data, and the latest messages.
         self._early: dict[int, Receiver] = {}
-        self._early_messages = EarlyMessages(settings)
+        self._early_energy: dict[int, ControlMessage] = {}
+        self._early_probes: dict[int, ControlMessage] = {}
+        self._unasked_s: float | None = None  # since when there are any of these; None without
         estimates = None if path is None else path.estimates
         self._times = TransferTimes(settings.layout_count, settings.slowest, estimates)
         settings.slowest.join(self)
@@ -391,21 +330,24 @@ class Incoming:
         self.check(transfer)
         self._settings.layout_of(transfer).rows(into, written=True)
         self._numbers.last = transfer
-        if (skipped := self._early_messages.lowest(otherwise=transfer)) < transfer:
+        skipped = min((*self._early_energy, *self._early_probes), default=transfer)
+        if skipped < transfer:
             raise ProtocolError(self._mismatch(skipped))
         for lower in [number for number in self._early if number < transfer]:
             self._drop_early(lower)  # no PROBE has confirmed it
-        self._awaited_s[transfer] = now_s
         receiver = self._early.pop(transfer, None)
         if receiver is None:
             receiver = self._new(transfer, rule, into, now_s)
         else:
             self._spares.append(self._lent.pop(transfer))
             receiver.adopt(into, rule, now_s)
+        receiver.awaited_s = now_s
         self.receivers[transfer] = receiver
-        for message in self._early_messages.pop(transfer, now_s):
-            receiver.attentive = False
-            receiver.on_message(message, now_s)
+        for kept in (self._early_energy, self._early_probes):
+            if (message := kept.pop(transfer, None)) is not None:
+                receiver.attentive = False
+                receiver.on_message(message, now_s)
+        self._unasked_s = now_s if self._early_probes else None
         self._finish_if_stopped(receiver)
 
     def _new(
@@ -491,7 +433,7 @@ class Incoming:
         if len(self.receivers) != 1:
             return 0.0
         if any(
-            number in self._early_messages.probes or not self._coalescer.paused(receiver.still_s)
+            number in self._early_probes or not self._coalescer.paused(receiver.still_s)
             for number, receiver in self._early.items()
         ):
             return 0.0
@@ -563,12 +505,12 @@ class Incoming:
         self._counters.update(invalid)
         return self._lent.pop(transfer)
 
-    def _unconfirmed(self) -> dict[int, float]:
-        """Returns the early transfers without a PROBE, and the time of each one's latest chunk."""
+    def _kept_until_s(self) -> dict[int, float]:
+        """Returns the early transfers that no PROBE has confirmed, and when to drop each."""
         return {
-            number: receiver.still_s
+            number: receiver.still_s + self._settings.peer_timeout_s
             for number, receiver in self._early.items()
-            if number not in self._early_messages.probes
+            if number not in self._early_probes
         }
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
@@ -583,10 +525,23 @@ class Incoming:
             self._counters["stale-control"] += 1  # it crossed the STOP, which is its reply
         elif transfer <= self._numbers.last:
             raise ProtocolError(self._mismatch(transfer))
+        elif message.type is MessageType.PROBE:
+            self._keep(message, self._early_probes, REMEMBERED)
+            self._unasked_s = now_s if self._unasked_s is None else self._unasked_s
+            self._outbox.append(ControlMessage(MessageType.HOLD, transfer))
         else:
-            self._early_messages.take(message, now_s)
-            if message.type is MessageType.PROBE:
-                self._outbox.append(ControlMessage(MessageType.HOLD, transfer))
+            count = self._settings.layout_of(transfer).chunk_count
+            decode(message.body, chunk_count=count, repeated=transfer in self._early_energy)
+            # A byte for each chunk is much. A sender says it once for each transfer in flight.
+            self._keep(message, self._early_energy, self._settings.transfers_in_flight)
+
+    def _keep(self, message: ControlMessage, kept: dict[int, ControlMessage], most: int) -> None:
+        if message.transfer not in kept and len(kept) >= most:
+            raise ProtocolError(
+                f"{message.type.name}s for {most + 1} transfers that nobody asked for; "
+                f"valid: at most {most}"
+            )
+        kept[message.transfer] = message
 
     def _mismatch(self, transfer: int) -> str:
         return (
@@ -600,10 +555,10 @@ class Incoming:
             return
         self._outbox += receiver.poll_messages()
         transfer = receiver.transfer
-        del self.receivers[transfer], self._awaited_s[transfer]
-        for behind, since_s in self._awaited_s.items():
-            if behind > transfer:
-                self._awaited_s[behind] = max(since_s, receiver.progress_s or since_s)
+        del self.receivers[transfer]
+        for behind in self.receivers.values():
+            if behind.transfer > transfer and receiver.progress_s is not None:
+                behind.awaited_s = max(behind.awaited_s, receiver.progress_s)
         self._numbers.finish(transfer)
         self._counters.update(receiver.ignored)
         if receiver.took is not None:
@@ -616,8 +571,8 @@ class Incoming:
             if deadline_s is not None and deadline_s <= now_s:
                 receiver.on_deadline(now_s)
                 self._finish_if_stopped(receiver)
-        for transfer, still_s in self._unconfirmed().items():
-            if still_s + self._settings.peer_timeout_s <= now_s:
+        for transfer, until_s in self._kept_until_s().items():
+            if until_s <= now_s:
                 self._drop_early(transfer)
 
     def next_deadline_s(self) -> float:
@@ -626,10 +581,7 @@ class Incoming:
             deadline_s = receiver.next_deadline_s()
             if deadline_s is not None and deadline_s < due_s:
                 due_s = deadline_s
-        if self._early:
-            for still_s in self._unconfirmed().values():
-                due_s = min(due_s, still_s + self._settings.peer_timeout_s)
-        return due_s
+        return min([due_s, *self._kept_until_s().values()])
 
     def doubt(self, after_s: float) -> tuple[float, float]:
         """Returns `Connection.doubt` for ENERGY, which goes with the first datagrams."""
@@ -645,7 +597,7 @@ class Incoming:
 
     def begun(self, transfer: int) -> bool:
         """Returns whether the peer has begun with a transfer that was not posted here."""
-        return transfer in self._early or transfer in self._early_messages.probes
+        return transfer in self._early or transfer in self._early_probes
 
     def poll_messages(self) -> list[ControlMessage]:
         messages, self._outbox = self._outbox, []
@@ -656,19 +608,19 @@ class Incoming:
     @property
     def unasked_s(self) -> float | None:
         """Since then the peer has waited with transfers while nothing is received; or None."""
-        return None if self.receivers else self._early_messages.since_s
+        return None if self.receivers else self._unasked_s
 
     def _standing(self) -> Iterator[tuple[Receiver, float]]:
         """Yields the transfers, each with since when it could have progressed."""
         progress_s = -math.inf
-        for transfer, receiver in self.receivers.items():
+        for receiver in self.receivers.values():
             progress_s = max(progress_s, receiver.progress_s or -math.inf)
-            yield receiver, max(self._awaited_s[transfer], progress_s)
+            yield receiver, max(receiver.awaited_s, progress_s)
 
     def was_away(self, away_s: float) -> None:
         """Adds the time for which this side did nothing to its timeouts."""
         for receiver, since_s in self._standing():
-            self._awaited_s[receiver.transfer] = since_s + away_s
+            receiver.awaited_s = since_s + away_s
 
     def _may_be_late(self, receiver: Receiver) -> bool:
         begun = receiver.asked or receiver.progress_s is not None
@@ -677,14 +629,11 @@ class Incoming:
     @property
     def late(self) -> bool:
         """The peer may be late with a transfer, as long as it replies."""
-        late_s = self._settings.late_s
-        return late_s is not None and any(map(self._may_be_late, self.receivers.values()))
+        return any(map(self._may_be_late, self.receivers.values()))
 
     def timeout(self, heard_s: float, silent_s: float) -> Timeout:
         """Returns when to give up the peer, and why."""
         ends = NEVER
-        if not self.receivers:
-            return ends
         for receiver, since_s in self._standing():
             transfer = receiver.transfer
             if self._settings.late_s is not None and self._may_be_late(receiver):
@@ -697,7 +646,7 @@ class Incoming:
         return ends
 
     def _why_silent(self, receiver: Receiver, is_alive: bool) -> str:
-        others = self._early.keys() | self._early_messages.probes.keys()
+        others = self._early.keys() | self._early_probes.keys()
         if not is_alive:
             return "silent"
         if receiver.asked:

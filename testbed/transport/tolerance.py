@@ -22,12 +22,12 @@ from testbed.transport.errors import check_number
 from testbed.transport.layout import PayloadLayout
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Progress:
-    """The information that a stop rule may use.
+    """The information that a stop rule may use, and must not modify; it changes with the transfer.
 
     Attributes:
-        received: which chunks have arrived, shape (chunk_count,); must not be modified.
+        received: which chunks have arrived, shape (chunk_count,).
         received_count: how many of them.
         now_s: the present time.
         first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; or None.

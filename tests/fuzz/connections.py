@@ -207,7 +207,7 @@ class Victim:
             ],
             [rows.tobytes() for rows in self.into.values()],
             (incoming._numbers.last, len(incoming._spares)),
-            sorted(incoming._early_messages.probes),
+            sorted(incoming._early_probes),
             [
                 (number, sender.stopped, sender.asked_s)
                 for number, sender in outgoing.senders.items()
@@ -241,8 +241,8 @@ class Victim:
         assert len(incoming.receivers) <= IN_FLIGHT
         assert len(incoming._early) <= IN_FLIGHT
         assert len(incoming._spares) <= 2 * IN_FLIGHT
-        assert len(incoming._early_messages.probes) <= REMEMBERED
-        assert len(incoming._early_messages._energy) <= IN_FLIGHT
+        assert len(incoming._early_probes) <= REMEMBERED
+        assert len(incoming._early_energy) <= IN_FLIGHT
         assert len(outgoing.senders) <= IN_FLIGHT
         for receiver in (*incoming.receivers.values(), *incoming._early.values()):
             repair = receiver.repair

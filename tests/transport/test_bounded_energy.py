@@ -477,10 +477,10 @@ def test_all_connections_of_a_side_look_back_on_the_slowest():
         one._times.note(transfer, (5.0, 4))
     make = BoundedEnergy().stop_rule(False)
     other.post(8, make(layout), layout.new_buffer(), 0.0)
-    assert list(other.receivers[8]._progress().slowest) == [(5.0, 4)] * 8
+    assert list(other.receivers[8].progress.slowest) == [(5.0, 4)] * 8
     one.post(9, make(layout), layout.new_buffer(), 0.0)
     one._times.note(8, (5.0, 4))  # it is still under way with the other
-    assert list(one.receivers[9]._progress().slowest) == [(5.0, 4)] * 8
+    assert list(one.receivers[9].progress.slowest) == [(5.0, 4)] * 8
 
 
 @pytest.mark.parametrize("per", ["payload", "tensor"])

@@ -451,7 +451,7 @@ class _TcpIncoming(Incoming):
 
     def keep_waiting(self, now_s: float) -> None:
         """Leaves in the socket what the peer has sent before anybody receives it."""
-        self._early_messages.since_s = now_s
+        self._unasked_s = now_s
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
         raise ProtocolError(f"{message.type.name} is not allowed at a TCP receiver")
