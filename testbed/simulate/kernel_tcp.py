@@ -15,9 +15,8 @@ from testbed.transport.congestion.base import Feedback
 from testbed.transport.messages import ControlMessage
 from testbed.transport.order import Arranger
 from testbed.transport.path_estimates import PathEstimates
-from testbed.transport.repair.acknowledged_sender import AcknowledgedSender, SendQueue
 from testbed.transport.repair.base import Repair
-from testbed.transport.repair.selective import AcknowledgingReceiver
+from testbed.transport.repair.selective import AcknowledgingReceiver, SelectiveSender, SendQueue
 
 KERNEL_CONTROLS = ("bbr", "cubic", "reno")  # of the kernel's, those of which there is one here
 # Ethernet, IPv4 and TCP headers with the timestamp option; a datagram of ours has 58 bytes of them.
@@ -31,10 +30,8 @@ _COALESCE_S = 2e-3
 _ACK_INTERVAL_S, _ACK_OVERHEAD = 1e-4, 1.0  # so all that has gathered is acknowledged at once
 
 
-class TcpSender(AcknowledgedSender):
+class TcpSender(SelectiveSender):
     """A stretch of a TCP stream."""
-
-    lost_first = True
 
     def __init__(self, *, chunk_count: int, arrange: Arranger, estimates: PathEstimates) -> None:
         super().__init__(transfer=0, chunk_count=chunk_count, arrange=arrange, estimates=estimates)
@@ -46,9 +43,6 @@ class TcpSender(AcknowledgedSender):
         self._doublings = 0
         self._probing = False  # whether one may go beyond the window
         self._probed = False  # since the stream advanced
-
-    def on_dry(self, now_s: float) -> None:
-        """Waits for ACKs, or a timer."""
 
     def silent_from_s(self) -> None:
         """A receiver's kernel cannot be asked."""

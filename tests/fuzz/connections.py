@@ -38,9 +38,8 @@ from testbed.transport.messages import (
 )
 from testbed.transport.order import InOrder
 from testbed.transport.repair import REPAIRS
-from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.repair.passes import PassesReceiver
-from testbed.transport.repair.selective import AcknowledgingReceiver
+from testbed.transport.repair.selective import AcknowledgingReceiver, SelectiveSender
 from testbed.transport.settings import REMEMBERED, ConnectionSettings
 from testbed.transport.tolerance import FractionRule
 from testbed.transport.wire import (
@@ -253,7 +252,7 @@ class Victim:
                 assert len(repair._pending) <= 257 and held <= 257 * SEND_INDEX_MODULUS
             receiver.report("peer")
         for sender in outgoing.senders.values():
-            if isinstance(sender._repair, AcknowledgedSender):
+            if isinstance(sender._repair, SelectiveSender):
                 assert len(sender._repair.scoreboard._fate) <= 4 * SEND_INDEX_MODULUS
             sender.report("peer")
         for _ in range(20):

@@ -9,7 +9,7 @@ from testbed.transport import SendingPath
 from testbed.transport.congestion import FixedRate
 from testbed.transport.events import TransferDone
 from testbed.transport.repair import REPAIRS
-from testbed.transport.repair.acknowledged_sender import Scoreboard, SendQueue
+from testbed.transport.repair.selective import Scoreboard, SendQueue
 from testbed.transport.wire import SEND_INDEX_MODULUS
 from tests.transport.virtual import Network, Recorder, Two, layout_of, random_payload, transfer
 

@@ -2,7 +2,7 @@
 
 The sender's half decides which chunks go next and reads the receiver's messages, the receiver's
 half when to send one. Neither knows sockets, clocks, rates or the stop rule. One that acknowledges
-while data flows finds most in `AcknowledgedSender` and `AcknowledgingReceiver`.
+while data flows finds most in `SelectiveSender` and `AcknowledgingReceiver`.
 """
 
 from abc import ABC, abstractmethod

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.messages import ControlMessage
 from testbed.transport.order import Arranger
-from testbed.transport.repair.acknowledged_sender import AcknowledgedSender
 from testbed.transport.repair.base import Repair
-from testbed.transport.repair.selective import AcknowledgingReceiver
+from testbed.transport.repair.selective import AcknowledgingReceiver, SelectiveSender
 
 _MOST_COPIES = 64
 _PLANNED = 256  # chunks that are looked at when copies compete with what comes next
@@ -39,8 +38,11 @@ _OVERHEAD = 0.0003
 _LOSS_OVERHEADS = (0.0125, 0.005)
 
 
-class StreamingSender(AcknowledgedSender):
+class StreamingSender(SelectiveSender):
     """Keeps the path busy until the receiver has enough."""
+
+    lost_first = False
+    plannable = SelectiveSender.plannable
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
@@ -89,10 +91,6 @@ class StreamingSender(AcknowledgedSender):
         round_trip_s = self.estimates.smoothed_s
         if round_trip_s is not None:
             self._trusted_until_s = now_s + _TRUSTED_ROUND_TRIPS * round_trip_s + _TRUSTED_S
-
-    @property
-    def plannable(self) -> int:
-        return self.plannable_count
 
     def on_dry(self, now_s: float) -> None:
         if self.all_settled:
@@ -185,7 +183,7 @@ class WorthiestFirstSender(StreamingSender):
 
     @property
     def plannable(self) -> int:
-        return self.plannable_count if self._planned() is None else 0
+        return super().plannable if self._planned() is None else 0
 
     def take(self, count: int, now_s: float) -> None:
         if (plan := self._planned()) is None:
