@@ -1,6 +1,7 @@
 """Congestion controls reach their goals under the real sender and receiver, in virtual time."""
 
 import copy
+import functools
 import math
 import re
 import statistics
@@ -27,6 +28,7 @@ from testbed.transport.congestion import (
 )
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.events import Event, TransferDone
+from testbed.transport.native.fast_path import FAST_PATH
 from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import FractionRule
@@ -88,6 +90,7 @@ class TransferFlow:
             layout,
             repair=REPAIRS.create(repair),
             path=self.path,
+            fast_path=FAST_PATH,
         )
         link_up(self._worker, self._server)
         self._worker.on_event, self._server.on_event = self._on_sent, self._on_received
@@ -128,6 +131,12 @@ class TransferFlow:
             self._simulation.at(self._simulation.now_s + self._pause_s, self._begin)
 
 
+@functools.cache
+def payload_of(chunks: int) -> tuple[PayloadLayout, NDArray[np.uint8]]:
+    layout = layout_of(chunks, chunk_bytes=1456)
+    return layout, random_payload(layout)
+
+
 class Scenario:
     """Flows of one kind through a bottleneck that holds `queue` bandwidth-delay products.
 
@@ -162,8 +171,7 @@ class Scenario:
             loss=loss,
             seed=1,
         )
-        layout = layout_of(chunks, chunk_bytes=1456)
-        payload = random_payload(layout)
+        layout, payload = payload_of(chunks)
         self.flows = []
         for number in range(flows):
             flow = TransferFlow(
@@ -235,8 +243,8 @@ def usual(name, repair="selective", **settings):
 @pytest.mark.parametrize("name", CONTROLS)
 def test_one_flow_fills_the_path_and_bounds_the_queue(name):
     scenario = usual(name, queue=1.5)
-    scenario.run(100)
-    share, queue = scenario.run_watching_queue(100)
+    scenario.run(50)
+    share, queue = scenario.run_watching_queue(60)
     assert share >= 0.93
     assert queue < (1.3 if name in ("reno", "cubic") else 0.75)  # who needs to fill the queue
     if name in ("bbr", "ltp"):
@@ -249,16 +257,16 @@ def test_one_flow_fills_the_path_and_bounds_the_queue(name):
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_local_network_of_fifty_microseconds_is_filled(name):
     scenario = Scenario(name, rate_bps=1e9, rtt_s=50e-6, queue=24.2)
-    scenario.run(1000)
-    assert mean(scenario.run(1000)) >= 0.95
+    scenario.run(400)
+    assert mean(scenario.run(400)) >= 0.95
 
 
 @pytest.mark.parametrize("name", CONTROLS)
 @RTTS_S
-@pytest.mark.parametrize("round_trips", [1, pytest.param(10, marks=pytest.mark.long), 30])
+@pytest.mark.parametrize("round_trips", [pytest.param(1, marks=pytest.mark.long), 30])
 def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips):
     scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s)
-    scenario.run(100)
+    scenario.run(50)
     scenario.link.loss = 0.9
     scenario.run(round_trips)
     scenario.link.loss = 0.0
@@ -270,15 +278,15 @@ def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips
 @pytest.mark.parametrize("name", CONTROLS)
 def test_where_everything_is_lost_for_a_while_none_falls_silent_and_all_recover(name):
     scenario = usual(name)
-    scenario.run(100)
+    scenario.run(50)
     scenario.link.loss = 1.0
-    scenario.run(50)
+    scenario.run(30)
     sent = scenario.link.sent
-    scenario.run(50)
+    scenario.run(30)
     assert scenario.link.sent > sent
     scenario.link.loss = 0.0
-    scenario.run(100)
-    assert mean(scenario.run(100)) >= 0.9
+    scenario.run(60)
+    assert mean(scenario.run(80)) >= 0.9
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -297,9 +305,9 @@ def test_a_queue_of_one_product_keeps_the_path_full_however_seldom_the_answers(
     name, least, most_queued
 ):
     scenario = usual(name, "streaming", queue=1.0)
-    scenario.run(100)
+    scenario.run(60)
     dropped = scenario.link.dropped
-    share, queue = scenario.run_watching_queue(150)
+    share, queue = scenario.run_watching_queue(80)
     assert share >= least
     assert queue <= most_queued
     assert most_queued == 1.0 or scenario.link.dropped - dropped <= 20
@@ -319,24 +327,24 @@ def test_under_heavy_random_loss_those_that_measure_keep_their_rate_and_windows_
     name, least, most
 ):
     scenario = usual(name, rate_bps=20e6, queue=5, loss=0.3)
-    scenario.run(200)
-    assert least <= mean(scenario.run(150)) / 0.7 <= most
+    scenario.run(120)
+    assert least <= mean(scenario.run(100)) / 0.7 <= most
 
 
 @pytest.mark.parametrize("name", CONTROLS)
 @RTTS_S
 def test_the_rate_is_found_again_when_it_halves_and_when_it_doubles(name, rtt_s):
     scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s)
-    scenario.run(60)
+    scenario.run(40)
     scenario.link.set_rate(RATES_BPS[rtt_s] / 2)
     scenario.run(30)
-    assert mean(scenario.run(60)) >= 0.9  # bbr empties the queue once in a hundred round trips
+    assert mean(scenario.run(30)) >= 0.9
     scenario.link.set_rate(RATES_BPS[rtt_s])
     scenario.run(40)
-    assert mean(scenario.run(60)) >= 0.85
+    assert mean(scenario.run(30)) >= 0.85
 
 
-@pytest.mark.parametrize("later_round_trips", [0, 1.3, 5.2])
+@pytest.mark.parametrize("later_round_trips", [0, 1.3])
 @pytest.mark.parametrize("name", ["bbr", "ltp"])
 def test_a_full_queue_does_not_silence_the_answers(name, later_round_trips):
     # The window is several products long, and the queue drops the end of every batch.
@@ -348,14 +356,8 @@ def test_a_full_queue_does_not_silence_the_answers(name, later_round_trips):
     assert shares.count(0.0) == 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cubic",
-        "bbr",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("timely", "reno", "ltp")),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", CONTROLS)
 def test_a_flow_shares_fairly_with_a_newcomer(name):
     scenario = usual(name, flows=2, stagger_s=1.0)
     scenario.run(250)
@@ -397,7 +399,7 @@ def test_one_flow_is_close_to_the_byte_bound(name, repair):
 
 @pytest.mark.parametrize("name", ALL)
 def test_incast_of_eight_completes_fairly_and_keeps_the_bottleneck_busy(name):
-    transfers = {"chunks": 300, "transfers": 4, "pause_s": 0.02}
+    transfers = {"chunks": 300, "transfers": 2, "pause_s": 0.02}
     scenario = local(name, "streaming", flows=8, stagger_s=1e-4, **transfers)
     scenario.simulation.run(until_s=30.0, done=lambda: any(flow.done for flow in scenario.flows))
     assert scenario.busy_s / scenario.simulation.now_s >= 0.93
