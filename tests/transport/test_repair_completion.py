@@ -14,8 +14,8 @@ from tests.transport.virtual import Network, bernoulli, layout_of, random_payloa
 
 RATE_BPS = 100e6
 _CHUNK_S = 1514 * 8 / RATE_BPS
-_MEGABYTE = 687  # chunks
-_ROUND_TRIPS_S = (1e-4, 1e-3, 1e-2)
+_CHUNKS = 300
+_ROUND_TRIPS_S = (1e-4, 1e-2)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Run:
 
 
 @functools.cache
-def run(repair, *, chunks=_MEGABYTE, loss=0.0, rtt_s=1e-3, tolerance=0.008, seeds=3, jitter_s=0.0):
+def run(repair, *, chunks=_CHUNKS, loss=0.0, rtt_s=1e-3, tolerance=0.008, seeds=2, jitter_s=0.0):
     layout = layout_of(chunks, chunk_bytes=1456, last_elements=364)
     payload = random_payload(layout)
     path = SendingPath(congestion=FixedRate(rate_bps=RATE_BPS), chunk_bytes=1456)
@@ -75,12 +75,12 @@ def run(repair, *, chunks=_MEGABYTE, loss=0.0, rtt_s=1e-3, tolerance=0.008, seed
 def test_without_loss_the_link_is_never_idle(repair, rtt_s):
     result = run(repair, rtt_s=rtt_s, seeds=1)
     assert result.completion_s <= 1.05 * result.bound_s + rtt_s / 2
-    assert result.sent <= _MEGABYTE  # nothing twice
+    assert result.sent <= _CHUNKS  # nothing twice
     assert result.control <= 0.02
     assert result.idle_s < 2 * _CHUNK_S
 
 
-@pytest.mark.parametrize("loss", [0.01, 0.1, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("loss", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("rtt_s", _ROUND_TRIPS_S)
 def test_streaming_is_close_to_the_byte_bound(loss, rtt_s):
     result = run("streaming", loss=loss, rtt_s=rtt_s)
@@ -91,14 +91,13 @@ def test_streaming_is_close_to_the_byte_bound(loss, rtt_s):
     assert result.stop_s == pytest.approx(rtt_s / 2)
 
 
-@pytest.mark.parametrize("loss", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("loss", [0.3, 0.9])
 def test_streaming_leaves_the_link_idle_for_less_than_a_round_trip(loss):
     assert run("streaming", loss=loss, rtt_s=1e-2).idle_s < 1e-2
     assert run("passes", loss=loss, rtt_s=1e-2).idle_s > 2e-2
 
 
-@pytest.mark.parametrize("loss", [0.6, 0.7, 0.8, 0.9])
-@pytest.mark.parametrize("chunks", [40, 83, 163])
+@pytest.mark.parametrize(("loss", "chunks"), [(0.6, 163), (0.9, 40)])
 def test_streaming_takes_half_as_long_as_passes_for_short_payloads(loss, chunks):
     streaming, passes = (
         run(repair, chunks=chunks, loss=loss, rtt_s=1e-2, seeds=4)
@@ -117,19 +116,20 @@ def test_one_outstanding_chunk_does_not_cost_a_round_trip_per_attempt():
     assert passes.completion_s > 0.06
 
 
-@pytest.mark.parametrize("loss", [0.0, 0.01, 0.1, 0.3])
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
 def test_selective_repairs_while_data_flows(loss):
-    result = run("selective", loss=loss, rtt_s=1e-2, tolerance=0.0)
+    options = {"chunks": 687, "loss": loss, "rtt_s": 1e-2, "tolerance": 0.0, "seeds": 3}
+    result = run("selective", **options)
     assert result.sent <= 1.03 * result.needed
     assert result.control <= 0.02
     if loss:
-        passes = run("passes", loss=loss, rtt_s=1e-2, tolerance=0.0)
+        passes = run("passes", **options)
         assert result.completion_s < passes.completion_s + 1e-2
 
 
 @pytest.mark.parametrize("repair", ["streaming", "selective"])
-@pytest.mark.parametrize("jitter_s", [3e-4, 1e-3, 5e-3])
+@pytest.mark.parametrize("jitter_s", [1e-3, 5e-3])
 def test_reordering_is_not_taken_for_loss(repair, jitter_s):
     result = run(repair, rtt_s=1e-2, jitter_s=jitter_s, tolerance=0.0)
-    assert result.sent <= 1.03 * _MEGABYTE
+    assert result.sent <= 1.03 * _CHUNKS
     assert result.completion_s <= 1.05 * result.bound_s + 1e-2 + jitter_s
