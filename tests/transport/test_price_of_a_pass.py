@@ -45,7 +45,7 @@ def mean_s(tolerance, seeds=4, **conditions):
 
 
 def ratio(**conditions):
-    return mean_s(_LOW, **conditions) / mean_s(_HIGH, **conditions)
+    return mean_s(_LOW, 2, **conditions) / mean_s(_HIGH, 2, **conditions)
 
 
 def walks(tolerance, q):
@@ -55,10 +55,7 @@ def walks(tolerance, q):
 
 
 @pytest.mark.parametrize("tolerance", [_LOW, _HIGH])
-@pytest.mark.parametrize(
-    ("place", "q", "price"),
-    [("share", 0.6, 1.0), ("share", 0.8, 0.1), ("lost", 0.7, 0.3), ("lost", 0.8, 1.0)],
-)
+@pytest.mark.parametrize(("place", "q", "price"), [("share", 0.8, 0.1), ("lost", 0.7, 0.3)])
 def test_where_walk_and_link_add_up_a_transfer_takes_its_walks_and_its_bytes(
     place, q, price, tolerance
 ):
@@ -76,7 +73,7 @@ def test_a_price_that_equals_the_link_time_gives_the_papers_ratio_for_losses_at_
     assert in_network < 4.0  # the time on the wire comes on top
 
 
-@pytest.mark.parametrize("share", [0.0, 0.6, 0.9])
+@pytest.mark.parametrize("share", [0.0, 0.6])
 def test_without_a_price_the_ratio_is_that_of_the_bytes(share):
     assert ratio(price=0.0, share=share) == pytest.approx(_BYTE_BOUND, rel=0.1)
 
