@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from testbed.transport.repair.acknowledged_sender import Scoreboard, SendQueue
 
 from testbed.transport import SendingPath
 from testbed.transport.congestion import FixedRate
 from testbed.transport.events import TransferDone
 from testbed.transport.repair import REPAIRS
-from testbed.transport.repair.selective import Scoreboard, SendQueue
-from testbed.transport.wire import SEND_INDEX_MODULUS
 from tests.transport.virtual import Network, Recorder, Two, layout_of, random_payload, transfer
 
 
@@ -30,19 +27,6 @@ def test_a_loss_is_proven_by_what_was_sent_later_and_came():
     assert (lost, gone.tolist()) == (2, [3, 4])  # not 6 to 9, which nothing has overtaken
 
 
-def test_a_chunk_is_not_lost_while_a_copy_is_under_way():
-    scoreboard = Scoreboard(2)
-    for _ in range(2):
-        scoreboard.record(indices(0, 1), 0.0)
-    lost, _, gone = scoreboard.declare_lost(sent_by=2, ahead=3, sent_before_s=0.0)
-    assert (lost, gone.tolist()) == (2, [])
-    assert scoreboard.copies.tolist() == [1, 1]
-    scoreboard.arrive(indices(2))
-    lost, _, gone = scoreboard.declare_lost(sent_by=4, ahead=3, sent_before_s=0.0)
-    assert (lost, gone.tolist()) == (1, [1])
-    assert scoreboard.losses.tolist() == [1, 2]
-
-
 def test_a_late_datagram_is_taken_back_once():
     scoreboard = Scoreboard(8)
     scoreboard.record(np.arange(8), 0.0)
@@ -53,24 +37,6 @@ def test_a_late_datagram_is_taken_back_once():
     assert late.chunks.tolist() == [1, 4]
     assert scoreboard.arrive(indices(1, 4)).datagrams == 0
     assert scoreboard.in_flight == 2
-
-
-def test_memory_is_bounded_by_what_reports_can_name():
-    scoreboard = Scoreboard(100)
-    for _ in range(4000):
-        scoreboard.record(np.arange(100), 0.0)
-        scoreboard.arrive(np.arange(scoreboard.next - 100, scoreboard.next))
-    assert len(scoreboard._fate) <= 4 * SEND_INDEX_MODULUS
-    assert scoreboard.sent_s(0) is None
-    assert scoreboard.arrive(indices(5)).datagrams == 0  # forgotten
-
-
-@given(st.integers(0, 2**20), st.integers(0, SEND_INDEX_MODULUS - 1))
-def test_send_indices_are_told_from_their_lower_bits(sent, behind):
-    scoreboard = Scoreboard(1)
-    scoreboard.next = sent
-    index = sent - 1 - behind
-    assert scoreboard.index(index % SEND_INDEX_MODULUS) == index
 
 
 @pytest.mark.parametrize("lost_first", [True, False])
@@ -114,11 +80,10 @@ def test_an_absent_receiver_is_not_sent_copies():
     assert outcome.sender.report("r").chunks_sent < 300 + 1200
 
 
-@pytest.mark.parametrize("repair", ["streaming", "selective"])
-def test_more_datagrams_than_send_indices_are_unambiguous(repair):
+def test_more_datagrams_than_send_indices_are_unambiguous():
     """A receiver that is away while 20 000 are sent, of which the network loses all but a few."""
     network = Network(survives=lambda sequence, nth: nth > 0 or sequence % 1000 == 0)
-    outcome = outcome_of(repair, 20_000, rate_bps=1e9, network=network, listens_s=0.3)
+    outcome = outcome_of("selective", 20_000, rate_bps=1e9, network=network, listens_s=0.3)
     assert np.array_equal(outcome.into, random_payload(layout_of(20_000)))
     assert outcome.sender.report("r").chunks_sent <= 1.02 * (2 * 20_000)
 

@@ -1,7 +1,5 @@
 """A connection in virtual time: numbering, liveness, several transfers in flight."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -15,14 +13,13 @@ from testbed.transport.messages import (
     Hello,
     MessageType,
     Welcome,
-    pack_arrivals,
     reason_message,
 )
 from testbed.transport.order import InOrder
 from testbed.transport.repair import Passes
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import REMEMBERED, ConnectionSettings
-from testbed.transport.tolerance import FractionRule, StopRule
+from testbed.transport.tolerance import FractionRule
 from testbed.transport.wire import fields
 from tests.transport.test_fast_path import BOTH
 from tests.transport.virtual import SESSION, Two, all_frames, ended, gone, layout_of, random_payload
@@ -134,15 +131,6 @@ def test_a_server_that_ends_the_connection_is_quoted_and_not_answered(kind, word
     assert (connection.state, connection.control()) == (ConnectionState.LOST, b"")
 
 
-def test_a_buffer_that_does_not_fit_is_refused_and_costs_no_number():
-    two = Two()
-    rule, into = FractionRule(chunk_count=100, tolerance=0), np.zeros(3, dtype=np.uint8)
-    with pytest.raises(ValueError, match="not a buffer of this layout: 3 elements"):
-        two.server.connection.post_receive(0, rule, into, 0.0)
-    two.carry(0)
-    assert two.intact == [0]
-
-
 @pytest.mark.parametrize("fast_path", BOTH)
 @pytest.mark.parametrize("early", [False, True])
 def test_a_read_only_buffer_is_refused_and_stays_as_it_was(fast_path, early):
@@ -238,49 +226,12 @@ def test_probes_for_ever_more_transfers_are_refused():
     assert "nobody asked for" in two.server.connection.lost
 
 
-@pytest.mark.parametrize("by", ["probe", "deadline"])
-def test_a_rule_that_a_probe_or_the_time_satisfies_ends_its_transfer_there_and_then(by):
-    class Satisfied(StopRule):
-        def satisfied(self, progress):
-            return bool(progress.probes) if by == "probe" else progress.now_s >= 2.0
-
-        def deadline_s(self, progress):
-            return 2.0 if by == "deadline" else None
-
-    two = Two(chunks=3)
-    connection = two.server.connection
-    connection.post_receive(0, Satisfied(), two.layout.new_buffer(), 0.0)
-    connection.on_datagrams(all_frames(two.layout, number=0)[:2], 1.0)
-    connection.on_deadline(1.5)
-    assert connection.events() == []
-    if by == "probe":
-        probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True))
-        connection.on_control(probe.encode(), 2.0)
-    else:
-        connection.on_deadline(2.0)
-    (done,) = connection.events()
-    assert isinstance(done, TransferDone)
-    assert (done.report.chunks_received, done.report.ended_s) == (2, 2.0)
-    assert connection.control() == ControlMessage(MessageType.STOP, 0, b"\3").encode()
-
-
 def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():
     two = Two()
     two.begin(0)
     probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True)).encode()
     two.server.connection.on_control(2 * probe, 0.0)
     assert "awaits its answer" in (two.server.connection.lost or "")
-
-
-@pytest.mark.parametrize("waited", [False, True])
-def test_an_answer_that_lay_in_a_socket_gives_no_round_trip(waited):
-    two = Two(chunks=3, rate_bps=math.inf)
-    connection = two.worker.connection
-    connection.post_send(0, random_payload(two.layout), 0.0)
-    connection.outgoing.sent(len(connection.offer(0.0)), 0.0)
-    answer = ControlMessage(MessageType.BITMAP, 0, pack_arrivals(np.array([1])))
-    connection.on_control(answer.encode(), 0.25, waited=waited)
-    assert two.path.latest_rtt_s == (None if waited else 0.25)
 
 
 @pytest.mark.parametrize("repair", ["passes", "streaming"])
