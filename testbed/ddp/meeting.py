@@ -6,6 +6,7 @@ can pose as any rank. All values in it are JSON.
 
 import errno
 import fcntl
+import ipaddress
 import json
 import os
 import random
@@ -31,7 +32,7 @@ from testbed.ddp.settings import Settings, require_equal
 from testbed.shared.input_error import InputError, shown
 from testbed.transport import Credentials, PeerLost
 from testbed.transport.net import keys
-from testbed.transport.net.addresses import is_loopback, largest_chunk_bytes, path_mtu_bytes
+from testbed.transport.net.addresses import largest_chunk_bytes, path_mtu_bytes, resolve
 from testbed.transport.net.tls import TAG_BYTES
 
 # The peer that is lost where no rank can be named.
@@ -289,7 +290,8 @@ def _timeout_of(group: dist.ProcessGroup) -> float:
 
 def fitting_bytes(own: str, addresses: list[str]) -> int:
     """Returns the largest chunk that fits the MTU of this rank's paths."""
-    mtus_bytes = (path_mtu_bytes(own, address) for address in addresses)
+    here, *others = (resolve(address, what="an address") for address in (own, *addresses))
+    mtus_bytes = (path_mtu_bytes(here, other) for other in others)
     mtu_bytes = min(filter(None, mtus_bytes), default=_ETHERNET_MTU_BYTES)
     fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TAG_BYTES)
     return min(fitting, _MOST_CHUNK_BYTES)
@@ -325,6 +327,10 @@ def _address_of(interface: str) -> str:
                 f"interface {interface!r} has no IPv4 address; valid: one that has"
             ) from None
     return socket.inet_ntoa(answer[20:24])
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
 
 
 def on_one_machine(addresses: list[str]) -> bool:

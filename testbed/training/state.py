@@ -38,6 +38,7 @@ from testbed.transport import (
     ProtocolConfig,
     open_endpoint,
 )
+from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import DataSockets, open_data_sockets
 from testbed.transport.settings import LeaveOut
 from testbed.transport.wire import DATA_PORTS
@@ -413,8 +414,8 @@ class RunContext:
         peers = self._peers(host)
         return open_data_sockets(
             carrier=protocol["carrier"],
-            local=self.addresses[host],
-            peers=peers,
+            local=resolve(self.addresses[host], what=host),
+            peers={name: resolve(address, what=name) for name, address in peers.items()},
             ports={name: DATA_PORTS[0] + is_server * place for place, name in enumerate(peers)},
             is_server=is_server,
             chunk_bytes=self.config["transport"]["chunk_bytes"],

@@ -127,11 +127,12 @@ def test_as_root_alone_a_program_stays_user_0_without_roots_powers(before):
 OPENING = """
 import socket, warnings
 from testbed.lab.kernel import privileges
+from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import open_data_sockets
 from testbed.transport.net.udp import BUFFER_BYTES
 
 warnings.simplefilter("error")  # one about a small buffer
-host = "127.0.0.1"
+host = resolve("127.0.0.1", what="here")
 udp = open_data_sockets(carrier="udp", local=host, peers={"a": host}, ports={"a": 0},
                         is_server=False, chunk_bytes=1000).udp["a"]
 privileges.abandon()

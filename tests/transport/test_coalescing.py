@@ -11,6 +11,7 @@ from testbed.transport import preset
 from testbed.transport.connection import Connection
 from testbed.transport.fast_path import LEAST_S, Coalescer
 from testbed.transport.messages import ControlMessage, MessageType
+from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import UdpCarrier
 from testbed.transport.net.udp import UdpSocket
 from testbed.transport.repair import REPAIRS
@@ -214,14 +215,16 @@ class ShortBuffer(FakeSocket):
 
 def carrier_of(udp, **settings):
     config = site(**settings).worker()
-    return UdpCarrier(config, {"server": udp}, "127.0.0.1")
+    here = resolve("127.0.0.1", what="this host")
+    return UdpCarrier(config, {"server": udp}, here, {"server": here})
 
 
 def attached(**settings):
     """A connection whose socket has two datagrams to read."""
     udp, connection = ShortBuffer([np.zeros((2, 20), dtype=np.uint8)]), OneSender(8e-3)
     connection.peer = "server"
-    return carrier_of(udp, **settings).attach(connection, "127.0.0.1", 5000, b""), connection
+    host = resolve("127.0.0.1", what="the server")
+    return carrier_of(udp, **settings).attach(connection, host, 5000, b""), connection
 
 
 @pytest.mark.parametrize(

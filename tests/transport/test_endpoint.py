@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, TransportError, open_endpoint, preset
+from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import open_data_sockets
 from tests.transport.loopback import both, carry, in_thread, joined, run_all, site, udp_of
 from tests.transport.virtual import random_payload
@@ -135,8 +136,8 @@ def sockets_of(place, **changes):
     return open_data_sockets(
         **{
             "carrier": place.protocol.carrier,
-            "local": place.worker().bind_address,
-            "peers": {"server": place.server_address},
+            "local": resolve(place.worker().bind_address, what="local"),
+            "peers": {"server": resolve(place.server_address, what="peer")},
             "ports": {"server": 0},
             "is_server": False,
             "chunk_bytes": place.layout.chunk_bytes,

@@ -9,6 +9,7 @@ import pytest
 
 from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
 from testbed.transport.messages import Hello
+from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import open_data_sockets
 from testbed.transport.wire import new_frames
 from tests.transport.loopback import (
@@ -135,8 +136,8 @@ def test_a_connection_whose_kernel_has_another_congestion_control_is_refused_on_
     config = place.server()
     sockets = open_data_sockets(
         carrier="tcp",
-        local=config.bind_address,
-        peers=place.addresses,
+        local=resolve(config.bind_address, what="local"),
+        peers={name: resolve(address, what="peer") for name, address in place.addresses.items()},
         ports={name: config.local_data_port(name) for name in place.addresses},
         is_server=True,
         chunk_bytes=place.layout.chunk_bytes,

@@ -111,10 +111,9 @@ def test_what_goes_without_an_offer_is_of_one_class_too():
     assert connection.outgoing.protected is True
 
 
-def marks_in(control):
+def marks_in(control, level, kind):
     """The DSCPs in what the kernel tells of a datagram."""
-    place = socket.IPPROTO_IP, socket.IP_TOS
-    return [value[0] >> 2 for at, what, value in control if (at, what) == place]
+    return [value[0] >> 2 for at, what, value in control if (at, what) == (level, kind)]
 
 
 @NEEDS_C
@@ -127,23 +126,34 @@ def test_what_the_routine_sends_carries_its_class():
         send_planned(data.sending, 1.0)
         assert data.worked
         _, control, _, _ = other._socket.recvmsg(1 << 16, 256)
-    assert marks_in(control) == [dscp.PROTECTED]
+    assert marks_in(control, socket.IPPROTO_IP, socket.IP_TOS) == [dscp.PROTECTED]
 
 
-def test_datagrams_carry_their_class_in_the_ip_header():
-    local = ("127.0.0.1", 0)
-    udp = UdpSocket(local=local, datagram_bytes=32)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+@pytest.mark.parametrize(
+    ("address", "level", "asked", "kind"),
+    [
+        ("127.0.0.1", socket.IPPROTO_IP, socket.IP_RECVTOS, socket.IP_TOS),
+        ("::1", socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, socket.IPV6_TCLASS),
+    ],
+)
+def test_datagrams_carry_their_class_in_the_ip_header(address, level, asked, kind):
+    local = (address, 0) if "." in address else (address, 0, 0, 0)
+    try:
+        udp = UdpSocket(local=local, datagram_bytes=32)
+    except OSError:
+        pytest.skip(f"no {address} here")
+    family = socket.AF_INET if "." in address else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as other:
         other.bind(local)
         other.settimeout(5)
-        other.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
-        udp.set_peer(other.getsockname())
+        other.setsockopt(level, asked, 1)
+        udp.set_peer((address, other.getsockname()[1], *local[2:]))
         seen = []
         for protected in (None, True, True, False, True):
             udp.mark(protected)
             assert udp.send(np.zeros((1, 32), np.uint8)) == 1
             _, control, _, _ = other.recvmsg(64, 64)
-            seen += marks_in(control)
+            seen += marks_in(control, level, kind)
             assert udp._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) == 0
     udp.close()
     assert seen == [0, 34, 34, 38, 34]

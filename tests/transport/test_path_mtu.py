@@ -18,6 +18,7 @@ from testbed.transport.net.addresses import (
     check_chunk_fits,
     largest_chunk_bytes,
     path_mtu_bytes,
+    resolve,
 )
 from testbed.transport.net.udp import SOL_UDP, UDP_SEGMENT, UdpSocket
 from testbed.transport.wire import DEFAULT_CHUNK_BYTES, HEADER_BYTES
@@ -25,11 +26,14 @@ from tests.own_network import alone
 from tests.transport.loopback import in_thread, site
 from tests.transport.virtual import random_payload
 
-LOCAL, OTHER, NOBODY = "127.0.0.1", "127.0.0.2", "192.0.2.1"
+LOCAL, OTHER, NOBODY = (
+    resolve(address, what="host") for address in ("127.0.0.1", "127.0.0.2", "192.0.2.1")
+)
 
 
 def test_the_default_chunk_fills_an_ethernet_frame():
     assert largest_chunk_bytes(1500) == DEFAULT_CHUNK_BYTES
+    assert largest_chunk_bytes(1500, socket.AF_INET6) == DEFAULT_CHUNK_BYTES - 20
     assert largest_chunk_bytes(1500, trailer_bytes=16) == DEFAULT_CHUNK_BYTES - 16
 
 
@@ -56,30 +60,41 @@ def icmp_checksum(raw):
 
 def forge(source, destination, claimed_bytes):
     """Sends `source` what a router would that has a smaller MTU on the way to `destination`."""
-    ends = b"".join(socket.inet_aton(end[0]) for end in (source, destination))
+    six = len(source) == 4
+    family = socket.AF_INET6 if six else socket.AF_INET
+    ends = b"".join(socket.inet_pton(family, end[0]) for end in (source, destination))
     udp_header = struct.pack("!HHHH", source[1], destination[1], 1460, 0)
-    cause = struct.pack("!BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0) + ends + udp_header
-    message = struct.pack("!BBHHH", 3, 4, 0, 0, claimed_bytes) + cause  # "fragmentation needed"
-    message = message[:2] + icmp_checksum(message) + message[4:]
-    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+    if six:  # "packet too big"; the kernel adds the sum
+        cause = struct.pack("!IHBB", 6 << 28, 1460, 17, 64) + ends + udp_header
+        message = struct.pack("!BBHI", 2, 0, 0, claimed_bytes) + cause
+    else:  # "fragmentation needed"
+        cause = struct.pack("!BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0) + ends + udp_header
+        message = struct.pack("!BBHHH", 3, 4, 0, 0, claimed_bytes) + cause
+        message = message[:2] + icmp_checksum(message) + message[4:]
+    protocol = socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP
+    with socket.socket(family, socket.SOCK_RAW, protocol) as raw:
         raw.bind((destination[0], 0))
         raw.sendto(message, (source[0], 0))
 
 
 def after_a_forged_message(near, far, claimed_bytes):
     """Checks what other sockets and ours do then, and what becomes of chunks."""
-    chunk_bytes = largest_chunk_bytes(1500)
+    if ":" in near:
+        for address in (near, far):
+            run(["ip", "address", "add", address, "dev", "lo", "nodad"])
+    near, far = (resolve(address, what="host") for address in (near, far))
+    chunk_bytes = largest_chunk_bytes(1500, near.family)
     size = chunk_bytes + HEADER_BYTES
-    ours, peer = (UdpSocket(local=(end, 0), datagram_bytes=size) for end in (near, far))
-    ours.set_peer((far, peer.port))
-    peer.set_peer((near, ours.port))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-        other.bind((near, 0))
+    ours, peer = (UdpSocket(local=end.at(0), datagram_bytes=size) for end in (near, far))
+    ours.set_peer(far.at(peer.port))
+    peer.set_peer(near.at(ours.port))
+    with socket.socket(near.family, socket.SOCK_DGRAM) as other:
+        other.bind(near.at(0))
         for port in (ours.port, other.getsockname()[1]):
-            forge((near, port), (far, peer.port), claimed_bytes)
+            forge(near.at(port), far.at(peer.port), claimed_bytes)
         pieces = [(SOL_UDP, UDP_SEGMENT, struct.pack("=H", size))]
         with pytest.raises(OSError) as most:
-            other.sendmsg([bytes(3 * size)], pieces, 0, (far, peer.port))
+            other.sendmsg([bytes(3 * size)], pieces, 0, far.at(peer.port))
     assert most.value.errno == errno.EMSGSIZE
     assert ours.send(np.zeros((100, size), dtype=np.uint8)) == 100
     assert len(peer.receive()[0]) == 100
@@ -90,8 +105,11 @@ def after_a_forged_message(near, far, claimed_bytes):
         check_chunk_fits(65536, local=near, peer=far)
 
 
-def test_an_icmp_message_that_anyone_can_forge_ends_nothing():
-    alone(after_a_forged_message, "127.0.0.2", "127.0.0.3", 600)
+@pytest.mark.parametrize(
+    "case", [("127.0.0.2", "127.0.0.3", 600), ("fd00::2", "fd00::3", 1280)], ids=["IPv4", "IPv6"]
+)
+def test_an_icmp_message_that_anyone_can_forge_ends_nothing(case):
+    alone(after_a_forged_message, *case)
 
 
 def over_an_interface_whose_mtu_shrinks():

@@ -11,10 +11,11 @@ import pytest
 
 from testbed.transport.native.fast_path import WHY_NONE
 from testbed.transport.net import udp as udp_module
+from testbed.transport.net.addresses import resolve
 from testbed.transport.net.udp import SOL_UDP, UDP_SEGMENT, UdpSocket
 
 SIZE = 1472
-HERE = "127.0.0.1"
+HERE = resolve("127.0.0.1", what="this host")
 IP_RECVTTL = 12  # of Linux
 
 
@@ -28,11 +29,11 @@ def calls(request, monkeypatch):
 
 
 @contextlib.contextmanager
-def linked(size=SIZE, **options):
+def linked(size=SIZE, *, host=HERE, **options):
     """Two sockets that send to each other."""
-    sockets = [UdpSocket(local=(HERE, 0), datagram_bytes=size, **options) for _ in range(2)]
+    sockets = [UdpSocket(local=host.at(0), datagram_bytes=size, **options) for _ in range(2)]
     for udp, other in (sockets, sockets[::-1]):
-        udp.set_peer((HERE, other.port))
+        udp.set_peer(host.at(other.port))
     yield sockets
     for udp in sockets:
         udp.close()
@@ -166,10 +167,16 @@ def test_many_small_datagrams_go_segmented(count):
         assert one.facts()["segmentation"] is bool(udp_module.LIBRARY)
 
 
-def test_strangers_and_other_sizes_are_counted_and_dropped(pair):
-    one, two = pair
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unknown:
-        there = HERE, two.port
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_strangers_and_other_sizes_are_counted_and_dropped(address):
+    host = resolve(address, what="this host")
+    try:
+        with socket.socket(host.family, socket.SOCK_DGRAM) as trial:
+            trial.bind(host.at(0))
+    except OSError as error:
+        pytest.skip(f"no {address}: {error}")
+    with linked(host=host) as (one, two), socket.socket(host.family, socket.SOCK_DGRAM) as unknown:
+        there = host.at(two.port)
         for size in (SIZE, 1):
             unknown.sendto(bytes(size), there)
         for size in (0, 1, SIZE - 1, SIZE + 1, 2 * SIZE, 65000):

@@ -22,7 +22,7 @@ from testbed.transport.messages import (
     body_limits,
 )
 from testbed.transport.native.fast_path import FAST_PATH
-from testbed.transport.net.addresses import check_chunk_fits, too_large
+from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, check_chunk_fits, too_large
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.control import listen
 from testbed.transport.net.driver import DataChannel
@@ -41,6 +41,8 @@ from testbed.transport.repair import REPAIRS
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import ConnectionSettings
 from testbed.transport.wire import HEADER_BYTES, wire_bytes
+
+_COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
 
 
 class Carrier(ABC):
@@ -77,7 +79,7 @@ class Carrier(ABC):
         return None
 
     @abstractmethod
-    def attach(self, connection: Connection, host: str, port: int, key: bytes) -> DataChannel:
+    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
         """Makes the data channel of a connection, to the peer's port."""
 
     @abstractmethod
@@ -98,12 +100,13 @@ class UdpCarrier(Carrier):
         self,
         config: EndpointConfig,
         sockets: Mapping[str, UdpSocket],
-        local: str,
+        local: Host,
+        hosts: Mapping[str, Host],
     ) -> None:
         """ValueError where a user's own congestion control or the sockets do not fit."""
         protocol = config.protocol
         super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
-        self._sockets, self._local = sockets, local
+        self._sockets, self._local, self._hosts = sockets, local, hosts
         datagram_bytes = HEADER_BYTES + config.layout.chunk_bytes + config.tag_bytes
         for udp in sockets.values():
             if udp.datagram_bytes != datagram_bytes:
@@ -119,22 +122,23 @@ class UdpCarrier(Carrier):
     def _path(self, peer: str) -> SendingPath:
         config = self._config
         chunk_bytes = config.layout.chunk_bytes
+        more_bytes = config.tag_bytes + self._hosts[peer].ip_header_bytes - _COUNTED_BYTES
         congestion = CONGESTION_CONTROLS.create(
             config.protocol.congestion_control,
             rate_bps=config.rate_bps,
-            datagram_bytes=wire_bytes(1, chunk_bytes) + config.tag_bytes,
+            datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
         )
         return SendingPath(
             congestion=congestion,
             chunk_bytes=chunk_bytes,
-            trailer_bytes=config.tag_bytes,
+            trailer_bytes=more_bytes,
             # Assumes that the peer's buffer has the size of ours.
             receive_buffer_bytes=self._sockets[peer].buffer_bytes,
             quantum_s=config.quantum_s,
             queue_bytes=config.queue_bytes,
         )
 
-    def attach(self, connection: Connection, host: str, port: int, key: bytes) -> UdpData:
+    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
         if not port:
             raise ProtocolError(f"{connection.peer} names no port for its data")
         config, udp = self._config, self._sockets[connection.peer]
@@ -145,7 +149,7 @@ class UdpCarrier(Carrier):
                 udp.seal = authentication(key, is_server=config.is_server)
             except ValueError as error:
                 raise ProtocolError(f"{connection.peer} gave {error}") from None
-        udp.set_peer((host, port))
+        udp.set_peer(host.at(port))
         # Arrivals may coalesce until half the buffer is full, at the rate of this side.
         rate_bps, chunk_bytes = config.rate_bps, config.layout.chunk_bytes
         return UdpData(
@@ -182,7 +186,7 @@ class TcpCarrier(Carrier):
         self,
         config: EndpointConfig,
         sockets: Mapping[str, socket.socket],
-        local: str,
+        local: Host,
     ) -> None:
         super().__init__(config, repair="passes", order="in-order")
         self.listeners = sockets if config.is_server else {}
@@ -190,15 +194,15 @@ class TcpCarrier(Carrier):
         self._local = local
         self._channels: dict[str, TcpData] = {}
 
-    def attach(self, connection: Connection, host: str, port: int, key: bytes) -> DataChannel:
+    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
         """Connects a worker to the server's port for its data."""
         config = self._config
         data = self._sockets[connection.peer]
         hello = Hello(session=config.session, name=config.name, terms=config.terms)
         try:
             data.settimeout(config.connect_timeout_s)
-            data.bind((self._local, 0))
-            data.connect((host, port))
+            data.bind(self._local.at(0))
+            data.connect(host.at(port))
             self.check(data)
             data.sendall(hello.message().encode())
             _await_welcome(data)
@@ -266,8 +270,8 @@ class DataSockets:
 def open_data_sockets(
     *,
     carrier: Literal["udp", "tcp"],
-    local: str,
-    peers: Mapping[str, str],
+    local: Host,
+    peers: Mapping[str, Host],
     ports: Mapping[str, int],
     is_server: bool,
     chunk_bytes: int,
@@ -286,7 +290,7 @@ def open_data_sockets(
                 continue
             check_chunk_fits(chunk_bytes, local=local, peer=host, trailer_bytes=tag_bytes)
             udp[peer] = UdpSocket(
-                local=(local, ports[peer]),
+                local=local.at(ports[peer]),
                 datagram_bytes=HEADER_BYTES + chunk_bytes + tag_bytes,
                 segmentation=segmentation,
             )
@@ -296,12 +300,12 @@ def open_data_sockets(
     return opened
 
 
-def _tcp(local: str, port: int, congestion_control: str, is_server: bool) -> socket.socket:
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _tcp(local: Host, port: int, congestion_control: str, is_server: bool) -> socket.socket:
+    connection = socket.socket(local.family, socket.SOCK_STREAM)
     try:
         set_congestion_control(connection, congestion_control)
         if is_server:
-            listen(connection, (local, port))
+            listen(connection, local.at(port))
     except BaseException:
         connection.close()
         raise

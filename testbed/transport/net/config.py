@@ -39,7 +39,7 @@ class EndpointConfig:
     Attributes:
         session: 32 random bits of the run; what has another session is dropped.
         name: this side's name; the server's is `server`.
-        bind_address: IPv4 address or host's name of this side.
+        bind_address: address or host's name of this side. It decides between IPv4 and IPv6.
         peers: name -> address or host's name: all workers, or a worker's server.
         is_server: the server listens, workers connect.
         protocol, layout: equal on all sides.

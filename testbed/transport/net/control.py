@@ -22,14 +22,14 @@ from testbed.transport.errors import ProtocolError
 from testbed.transport.hedging import Hedge
 from testbed.transport.joining import MAX_NEWCOMERS, Newcomer, UnknownSenderError
 from testbed.transport.messages import Hello
-from testbed.transport.net.addresses import SocketAddress, in_words
+from testbed.transport.net.addresses import Host, SocketAddress, in_words
 from testbed.transport.net.tls import TAG_BYTES, Keyed, Tls, TlsError
 
 _READ_BYTES = 1 << 16
 _MOST_BYTES = 4 * _READ_BYTES
 # The most bytes that may wait for a peer to read; one that reads at all is never so far behind.
 _MAX_UNSENT_BYTES = 8 << 20
-# Almost any path takes packets of 1280 bytes.
+# With the headers of IPv6 and TCP below 1280 bytes.
 _SEGMENT_BYTES = 1200
 # The kernel probes an idle peer's host this many times within the peer's timeout.
 _KEEPALIVE_PARTS = 4
@@ -199,17 +199,17 @@ class Stream:
 
 
 def limit_segments(connection: socket.socket) -> None:
-    """Makes segments fit almost any path: TCP finds no hole in an MTU by itself."""
+    """Makes segments fit what IPv6 demands of any path: TCP finds no hole in an MTU by itself."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _SEGMENT_BYTES)
 
 
-def connected(local: str, address: SocketAddress, timeout_s: float) -> socket.socket:
+def connected(local: Host, address: SocketAddress, timeout_s: float) -> socket.socket:
     """Connects from one of this side's ports; OSError where that fails or takes too long."""
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection = socket.socket(local.family, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)
         limit_segments(connection)
-        connection.bind((local, 0))
+        connection.bind(local.at(0))
         connection.connect(address)
         if connection.getsockname() == connection.getpeername():
             # Nobody listens there and the kernel connected the socket to itself.
@@ -381,7 +381,8 @@ class HedgeChannel:
         self._doubted_s = -math.inf  # of the latest `Connection.doubt`
         self._counters = counters
         local, peer = stream.ends
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
             if is_server:  # its sockets have one port, and a worker each

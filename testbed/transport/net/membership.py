@@ -13,7 +13,7 @@ from testbed.transport.errors import PeerLost, ProtocolError
 from testbed.transport.events import Event, Joined, PeerGone
 from testbed.transport.joining import SERVER, Admission, UnknownSenderError
 from testbed.transport.messages import KEY_BYTES, Hello, MessageType, Welcome, reason_message
-from testbed.transport.net.addresses import in_words, is_loopback, resolve
+from testbed.transport.net.addresses import Host, in_words, resolve
 from testbed.transport.net.carriers import (
     Carrier,
     DataSockets,
@@ -60,7 +60,7 @@ class Membership:
         self._on_event = on_event
         self._sockets = sockets
         self._carrier: Carrier | None = None
-        self._hosts: dict[str, str] = {}  # addresses
+        self._hosts: dict[str, Host] = {}
         self._admission: Admission | None = None
         self._refused: ProtocolError | None = None
         self._started = False
@@ -71,7 +71,8 @@ class Membership:
         config = self._config
         local = resolve(config.bind_address, what="bind_address")
         self._hosts = {
-            peer: resolve(address, what=f"peers: {peer}") for peer, address in config.peers.items()
+            peer: resolve(address, local.family, what=f"peers: {peer}")
+            for peer, address in config.peers.items()
         }
         self._require_safety(local)
         if self._sockets is None:
@@ -90,17 +91,17 @@ class Membership:
         if config.protocol.carrier == "tcp":
             self._carrier = TcpCarrier(config, self._sockets.tcp, local)
         else:
-            self._carrier = UdpCarrier(config, self._sockets.udp, local)
+            self._carrier = UdpCarrier(config, self._sockets.udp, local, self._hosts)
         if config.is_server:
             self._accept_workers(local)
         else:
             self._connect_to_server(local)
 
-    def _require_safety(self, local: str) -> None:
+    def _require_safety(self, local: Host) -> None:
         config = self._config
         if config.credentials is not None or config.insecure:
             return
-        if not all(map(is_loopback, (local, *self._hosts.values()))):
+        if not all(host.is_loopback for host in (local, *self._hosts.values())):
             raise ValueError(
                 "without credentials whoever reads the traffic can forge data; give each side "
                 "credentials (python -m testbed.transport.net.keys --help), or insecure=True where "
@@ -129,17 +130,18 @@ class Membership:
 
     # The server's side.
 
-    def _accept_workers(self, local: str) -> None:
+    def _accept_workers(self, local: Host) -> None:
         config = self._config
         assert self._carrier is not None
         self._tls()  # finds files that cannot be used before any worker comes
-        self._admission = Admission(addresses=self._hosts, layout=config.layout, terms=config.terms)
-        control = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        addresses = {peer: str(host) for peer, host in self._hosts.items()}
+        self._admission = Admission(addresses=addresses, layout=config.layout, terms=config.terms)
+        control = socket.socket(local.family, socket.SOCK_STREAM)
         listening = partial(Listener, session=config.session, rejections=self._rejections)
         listeners = self._driver.listeners
         listeners.append(listening(control, judge=self._judge, tls=self._tls))
         limit_segments(control)
-        listen(control, (local, config.control_port))
+        listen(control, local.at(config.control_port))
         for peer, listener in self._carrier.listeners.items():
             listeners.append(listening(listener, judge=partial(self._judge_data, peer)))
         everyone = set(config.peers)
@@ -162,6 +164,12 @@ class Membership:
         self._driver.links[name].connection.start(time.monotonic())
         self._driver.notify(name)
 
+    def _admit(self, hello: Hello, arrival: Arrival, admission: Admission) -> None:
+        host = self._hosts.get(hello.name)
+        is_peer = host is not None and host.is_source(arrival.address)
+        address = str(host) if is_peer else arrival.address[0]
+        admission.judge(hello, address, arrival.stream.identity)
+
     def _judge(self, hello: Hello, arrival: Arrival) -> None:
         """Admits a worker, or refuses it with the reason; UnknownSenderError for anyone else."""
         assert self._admission is not None and self._carrier is not None
@@ -169,7 +177,7 @@ class Membership:
         now_s = time.monotonic()
         key = os.urandom(KEY_BYTES) if config.tag_bytes else b""
         try:
-            self._admission.judge(hello, arrival.address[0], stream.identity)
+            self._admit(hello, arrival, self._admission)
             connection = self._carrier.connection(name, now_s, welcome=self._welcome(name, key))
             whole_by_s = now_s + config.connect_timeout_s
             link = Link(connection, stream, observer=self._observer, whole_by_s=whole_by_s)
@@ -202,8 +210,8 @@ class Membership:
 
     def _judge_data(self, peer: str, hello: Hello, arrival: Arrival) -> None:
         assert isinstance(self._carrier, TcpCarrier)
-        admission = Admission(addresses={peer: self._hosts[peer]}, terms=self._config.terms)
-        admission.judge(hello, arrival.address[0])
+        addresses = {peer: str(self._hosts[peer])}
+        self._admit(hello, arrival, Admission(addresses=addresses, terms=self._config.terms))
         link = self._driver.links.get(peer)
         if link is None or link.has_data:
             raise UnknownSenderError("twice", hello.name)
@@ -227,10 +235,10 @@ class Membership:
 
     # A worker's side.
 
-    def _connect_to_server(self, local: str) -> None:
+    def _connect_to_server(self, local: Host) -> None:
         config = self._config
         assert self._carrier is not None
-        address = (self._hosts[SERVER], config.control_port)
+        address = self._hosts[SERVER].at(config.control_port)
         hello = Hello(
             session=config.session,
             name=config.name,

@@ -47,6 +47,11 @@ UDP_GRO = 104
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 _SO_MEMINFO = 55
+# The byte of the IP header whose upper six bits are the DSCP.
+_TRAFFIC_CLASS = {
+    socket.AF_INET: (socket.IPPROTO_IP, socket.IP_TOS),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, socket.IPV6_TCLASS),
+}
 
 BUFFER_BYTES = 8 << 20
 LARGEST_DATAGRAM = 65535
@@ -205,9 +210,10 @@ class UdpSocket:
         self._protected: bool | None = None
         self._receiver = BatchReceiver(datagram_bytes)
         self._sender = BatchSender(datagram_bytes)
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
+        self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
-            self._socket.setsockopt(*MTU_DISCOVER)
+            self._socket.setsockopt(*MTU_DISCOVER[family])
             self._socket.bind(local)
         except OSError as error:
             self._socket.close()
@@ -261,8 +267,7 @@ class UdpSocket:
         if protected is None or protected is self._protected:
             return
         value = dscp.PROTECTED if protected else dscp.DROPPED_FIRST
-        # The DSCP has the upper six bits of the byte.
-        self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, value << 2)
+        self._socket.setsockopt(*_TRAFFIC_CLASS[self._socket.family], value << 2)
         # IP_TOS sets a priority, too, by which AF41 would leave this host after AF43.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 0)
         self._protected = protected
