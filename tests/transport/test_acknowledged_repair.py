@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from testbed.transport.repair.acknowledged_sender import Scoreboard, SendQueue
 
 from testbed.transport import SendingPath
 from testbed.transport.congestion import FixedRate
 from testbed.transport.events import TransferDone
 from testbed.transport.repair import REPAIRS
+from testbed.transport.repair.selective import Scoreboard, SendQueue
 from tests.transport.virtual import Network, Recorder, Two, layout_of, random_payload, transfer
 
 
