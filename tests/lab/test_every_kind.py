@@ -129,11 +129,11 @@ def assert_accounted_for(results: Results, planned: list[Entry], check: OkOrStal
         assert came == sum(switch["table_misses"] for switch in ledgers["switches"])
 
 
-# The filters of hosts are also those of test_run.py and test_impairments.py.
+# Filters of hosts and first links are also in test_run.py and test_impairments.py.
 @pytest.mark.parametrize(
     "place",
     [
-        pytest.param(entry, marks=[pytest.mark.long] if entry.startswith("to ") else [])
+        pytest.param(entry, marks=[] if entry == "between switches" else [pytest.mark.long])
         for entry in NEXT
     ],
 )

@@ -35,6 +35,7 @@ RunObserver.begin = _begin
 '''
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give real-time priority")
 def test_a_starved_switch_is_found(wrong_lab: WrongLab):
     results = wrong_lab.run(altered_by={"testbed.verdict.run_observer": SPINNING}, rounds=10)
@@ -136,6 +137,7 @@ def calibrate(network, **options):
 """
 
 
+@pytest.mark.long
 def test_a_rate_that_scatters_by_a_fifth_is_found(wrong_lab: WrongLab):
     altered = {"testbed.verdict.calibration": SCATTERING}
     results = wrong_lab.run(altered_by=altered, every_path=True, rounds=3)
@@ -202,6 +204,7 @@ def test_a_slow_link_an_odd_queue_lost_probes_and_clumps_are_found(
     assert not clumps["where"].endswith(" s1")  # they are a host's
 
 
+@pytest.mark.long
 def test_links_that_are_a_fifth_too_long_from_the_start_are_found(wrong_lab: WrongLab):
     longer = """
 _right_set = DelayLine.set

@@ -89,6 +89,7 @@ def test_refused_frames_and_a_processor_that_stands_still_are_found(wrong_lab: W
 LOSS = {"kind": "loss", "host": "server", "leg": "gather", "rounds": {"every": 2}, "q": 0.2}
 
 
+@pytest.mark.long
 def test_an_impairment_that_begins_late_is_found(wrong_lab: WrongLab):
     def stop_now_and_then(lab: RunningLab) -> None:
         controller = lab.process("controllers")
