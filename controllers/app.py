@@ -161,7 +161,6 @@ class LabController(framework.Application):
     @framework.set_ev_cls(
         [
             framework.ofp_event.EventOFPBarrierReply,
-            framework.ofp_event.EventOFPMeterStatsReply,
             framework.ofp_event.EventOFPPortDescStatsReply,
         ],
         _CONNECTED,

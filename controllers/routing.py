@@ -192,7 +192,7 @@ class Routing:
             for change in wave:
                 self._apply(change.switch, change.mac, change.hops)
             for name in sorted({change.switch for change in wave}):
-                self._switches[name].confirm_if_connected()  # else it gets them later
+                self._switches[name].confirm_forwarding()
             count += len(wave)
         for switch in self._switches.values():
             switch.drop_unused_groups()

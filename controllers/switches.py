@@ -13,6 +13,8 @@ from controllers.framework import ofproto_v1_3 as protocol
 from controllers.framework import ofproto_v1_3_parser as parser
 
 REPLY_TIMEOUT_S = 2.0
+_TRIES = 3
+_PAUSE_S = 0.1
 _WARN_AFTER_S = 5.0
 _log = logging.getLogger("controllers.switches")
 
@@ -59,6 +61,7 @@ class Message:
 
     content: Any
     what: str
+    of_port: bool = False  # an impairment's; the others are of forwarding
 
 
 def _barrier() -> Message:
@@ -112,7 +115,7 @@ def _set_port(port: int, address: str, *, up: bool) -> Message:
     """Take a port down or up; `address` is its hardware address, which the message must name."""
     down = protocol.OFPPC_PORT_DOWN
     content = parser.OFPPortMod(None, port, address, 0 if up else down, down, 0)
-    return Message(content, f"change of port {port}")
+    return Message(content, f"change of port {port}", of_port=True)
 
 
 # Connections
@@ -141,6 +144,9 @@ class _PendingReply:
         self.refusal = ""
 
 
+Refusals = dict[bool, list[str]]  # sentences, by whether they are of ports
+
+
 class Connection:
     """One connection of a switch; a refused message leaves a sentence in `refusals`."""
 
@@ -149,7 +155,7 @@ class Connection:
         """The connection that was made of it; None: of a switch that is not ours."""
         return getattr(datapath, "connection", None)
 
-    def __init__(self, switch: str, datapath: Datapath, refusals: list[str]) -> None:
+    def __init__(self, switch: str, datapath: Datapath, refusals: Refusals) -> None:
         self.switch = switch
         self.datapath = datapath
         self._refusals = refusals
@@ -183,7 +189,16 @@ class Connection:
             self._unconfirmed.pop(confirmed_xid, None)
 
     def ports(self) -> dict[int, PortState]:
-        """Ask for the switch's ports; LateError: it does not answer in time."""
+        """Ask for the switch's ports, up to three times; SwitchError: it does not name them."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._ports_once()
+            except (RefusedError, LateError) as error:
+                _log.warning("%s; asked again", error)
+                hub.sleep(_PAUSE_S)
+        return self._ports_once()
+
+    def _ports_once(self) -> dict[int, PortState]:
         pending, xid = self._begin(parser.OFPPortDescStatsRequest(self.datapath))
         if not pending.done.wait(REPLY_TIMEOUT_S):
             raise LateError(f"{self.switch} did not name its ports within {REPLY_TIMEOUT_S:g} s")
@@ -224,8 +239,9 @@ class Connection:
             pending.refusal = why
             pending.done.set()
         elif (refused := self._unconfirmed.pop(message.xid, None)) is not None:
-            self._refusals.append(f"{self.switch} refused {refused.what}: {why}")
-            _log.error("%s", self._refusals[-1])
+            sentence = f"{self.switch} refused {refused.what}: {why}"
+            self._refusals[refused.of_port].append(sentence)
+            _log.error("%s", sentence)
         else:
             _log.warning("%s reports an error about nothing sent from here: %s", self.switch, why)
 
@@ -247,7 +263,7 @@ class Switch:
         self._flows: dict[Place, Flow] = {}
         self._groups: dict[tuple[int, ...], int] = {}  # that the connection has made, by ports
         self._ports: dict[int, bool] = {}  # that an impairment sets: whether up
-        self._refusals: list[str] = []
+        self._refusals: Refusals = {True: [], False: []}
 
     # The plan
 
@@ -306,7 +322,8 @@ class Switch:
         )
         self._connected.set()
         connection.barrier()
-        self._raise_refusals()
+        self._raise_refusals(of_ports=False)
+        self._raise_refusals(of_ports=True)
 
     def closed(self, connection: Connection) -> bool:
         """Note that a connection has ended; return whether it was the present one."""
@@ -318,26 +335,34 @@ class Switch:
         return True
 
     def confirm(self) -> None:
-        """Return when the switch has processed everything; wait until it connects."""
-        while not self.confirm_if_connected():
+        """Return when the switch has processed everything; wait until it connects.
+
+        Raises:
+            RefusedError: it refused a message of an impairment, whichever it is.
+        """
+        while not self._confirmed():
             while not self._connected.wait(_WARN_AFTER_S):
                 _log.warning("switch %s is not connected: something waits for it", self.name)
+        self._raise_refusals(of_ports=True)
 
-    def confirm_if_connected(self) -> bool:
-        """Do the same, unless it is not connected: False. RefusedError: it refused a message."""
+    def confirm_forwarding(self) -> None:
+        """Do the same for forwarding rules, if it is connected; else it gets them later."""
+        self._confirmed()
+        self._raise_refusals(of_ports=False)
+
+    def _confirmed(self) -> bool:
         if self._connection is None:
             return False
         try:
             self._connection.barrier()
         except ClosedError:
             return False
-        self._raise_refusals()
         return True
 
-    def _raise_refusals(self) -> None:
-        if self._refusals:
-            first, *others = self._refusals
-            self._refusals.clear()
+    def _raise_refusals(self, *, of_ports: bool) -> None:
+        if refusals := self._refusals[of_ports]:
+            first, *others = refusals
+            refusals.clear()
             raise RefusedError(f"{first} (and {len(others)} more)" if others else first)
 
     def _send(self, messages: list[Message]) -> None:

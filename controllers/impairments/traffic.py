@@ -1,4 +1,4 @@
-"""Traffic from host to host: `background`, in TCP flows of iperf3."""
+"""Long TCP flows from host to host, by iperf3, with a chosen congestion control: `background`."""
 
 from __future__ import annotations
 

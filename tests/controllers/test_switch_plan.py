@@ -37,7 +37,7 @@ class FakeSwitch:
         groups: number -> what was added.
         down: ports that were taken down; `dead`: those without a carrier.
         refuse: decides by a message's type and body whether it is refused: error type and code.
-        mute: requests for ports are not answered.
+        mute: so many requests for ports are not answered.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class FakeSwitch:
         self.down: set[int] = set()
         self.dead: set[int] = set()
         self.refuse: Callable[[int, bytes], tuple[int, int] | None] = lambda *_: None
-        self.mute = False
+        self.mute = 0
 
     def connect(self, switch: Switch) -> Connection:
         """A new connection, by which the switch is brought back to its plan."""
@@ -67,7 +67,8 @@ class FakeSwitch:
             port, config = struct.unpack_from("!I12xI", body)
             (self.down.add if config & 1 else self.down.discard)(port)
         if kind == _MULTIPART:
-            return None if self.mute else self._ports()
+            self.mute -= 1
+            return None if self.mute >= 0 else self._ports()
         return [] if kind == _BARRIER else None
 
     def _flow(self, whole: bytes) -> tuple[int, int] | None:
@@ -264,13 +265,15 @@ def test_a_link_that_is_down_when_a_switch_connects_is_known():
 
 def test_a_refusal_is_raised_once_in_the_words_of_the_specification(fabric):
     fabric.fakes["s1"].refuse = lambda kind, _: (FLOW_FAILED, 1) if kind == 14 else None
-    fabric.switches["s1"].put(ENTRY)
-    fabric.lab.barrier("s2")
+    switch = fabric.switches["s1"]
+    switch.put(ENTRY)
+    fabric.lab.barrier("s1")  # forwarding's refusals are no impairment's
     with pytest.raises(RefusedError, match=rf"^s1 refused flow .*{MACS['b']}.*: OFPFMFC_TABLE_F"):
-        fabric.lab.barrier("s1")
-    fabric.lab.barrier("s1")
+        switch.confirm_forwarding()
+    switch.confirm_forwarding()
     fabric.fakes["s1"].refuse = lambda kind, _: (77, 5) if kind == 16 else None
     fabric.lab.set_port("s1", 2, up=False)
+    switch.confirm_forwarding()  # and the other way round
     with pytest.raises(RefusedError, match="change of port 2: OpenFlow error type 77 code 5"):
         fabric.lab.barrier("s1")
     # So it is with the plan of a switch that returns.
@@ -302,9 +305,12 @@ def test_who_confirms_waits_until_a_switch_that_is_gone_returns(fabric):
     assert fabric.fakes["s1"].down == {2}
 
 
-def test_a_switch_that_names_no_ports_is_late(fabric, monkeypatch):
+def test_ports_are_asked_for_again_and_then_a_switch_is_late(fabric, monkeypatch):
     monkeypatch.setattr(switching, "REPLY_TIMEOUT_S", 0.01)
-    fabric.fakes["s1"].mute = True
+    monkeypatch.setattr(switching, "_PAUSE_S", 0)
+    fabric.fakes["s1"].mute = 2
+    fabric.connect("s1")
+    fabric.fakes["s1"].mute = 3
     with pytest.raises(LateError, match="s1 did not name its ports within"):
         fabric.connect("s1")
 
