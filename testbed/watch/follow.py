@@ -1,5 +1,6 @@
 """Follows the run in progress, and then the next one of its sweep."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -77,13 +78,13 @@ class Selection:
 
 def running(selection: Selection) -> list[Watched]:
     """Find the runs in progress, the latest first."""
-    locked = _locked_inodes()
+    held, locked = _held_by_commands()
     began_s: dict[Path, float] = {}
     for directory in selection.results.glob(
         f"{selection.experiment or '*'}/{selection.key or '*'}{_PARTIAL}"
     ):
         with suppress(OSError):  # it has just ended, or has only begun
-            if _in_progress(directory, locked):
+            if directory.resolve() in held or _in_progress(directory, locked):
                 began_s[directory] = (directory / "config.json").stat().st_mtime
     return [Watched(run) for run in sorted(began_s, key=began_s.__getitem__, reverse=True)]
 
@@ -146,19 +147,29 @@ def sweep(folder: Path, running: Collection[str] = ()) -> str:
     return f"{counts.total()} planned: {words}" if counts else ""
 
 
-def _locked_inodes() -> set[int]:
+def _held_by_commands() -> tuple[set[Path], set[int]]:
+    """Return what commands that hold locks have open, and the inodes of all locks."""
+    # A command of another user does not show which files it has open, but its locks' inodes. On
+    # stacked file systems the kernel names another inode, and open files tell.
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
-        return set()
-    locks = [line.split() for line in lines if "->" not in line]
-    return {int(lock[5].rpartition(":")[2]) for lock in locks if lock[1:2] == ["FLOCK"]}
+        return set(), set()
+    fields = [line.split() for line in lines if "->" not in line]
+    locks = [lock for lock in fields if lock[1:2] == ["FLOCK"]]
+    held = set()
+    for pid in {lock[4] for lock in locks}:
+        with suppress(OSError):  # another user's, or ended
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):  # closed since
+                    held.add(Path(os.readlink(descriptor)))  # noqa: PTH115 (a socket is no path)
+    return held, {int(lock[5].rpartition(":")[2]) for lock in locks}
 
 
 def _in_progress(directory: Path, locked: Collection[int]) -> bool:
     """Tell whether a command is executing this run; OSError where it has just ended."""
-    # The lock is looked up and not tried: trying would get in its way. Where the kernel names
-    # another inode (on stacked file systems), fresh samples tell.
+    # The lock is looked up and not tried: trying would get in its way. Where neither the lock nor
+    # open files can be seen, fresh samples tell.
     if directory.stat().st_ino in locked:
         return True
     at_s = read_or_empty(directory / "live.json").get("t_s")
