@@ -39,6 +39,13 @@ class DblpAuthors(Adapter):
                     f"{checkout}: has no {name}; expected a clone of "
                     "github.com/ZechenM/bound-tolerance-research, or --adapter ./mine.py"
                 )
+        source = (checkout / "mlt.py").read_text(encoding="utf-8", errors="replace")
+        for function in ("send_data_mlt", "recv_data_mlt", "change_UDP_rate"):
+            if f"def {function}(" not in source:
+                raise UnfitError(
+                    f"{checkout}/mlt.py: has no function {function}; expected the branch main of "
+                    "August 2025"
+                )
 
     def open(self) -> None:
         end = self.end

@@ -27,6 +27,9 @@ from testbed.transport.tolerance import Fixed
 from testbed.workload.settings import ProgramsArm
 from testbed.workload.torchrun import TorchrunArm
 
+# The bounds of an arm's numbers without a unit: of a share that may be whole, of a count, others.
+_WHOLE_SHARES = ("floor", "share", "at_most", "keep", "quantile", "wait")
+_FROM_ONE = ("within_rounds", "warm_up", "patience")
 _PROTOCOL: Schema = {"anyOf": [{"enum": list(presets.PRESETS)}, {"pattern": r"^tcp-\w+$"}]}
 
 
@@ -140,11 +143,18 @@ def _setting(protocol: str, key: str) -> Schema:
         schema = TypeAdapter(hints[key]).json_schema()
         for form in schema.get("anyOf", [schema]):
             if form.get("type") in ("number", "integer"):
-                form |= {"minimum": 0}
+                form |= _bounds(key)
     order = ORDERS.entry(ORDERS.parse(preset.order)[0])
     parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
     texts = {name: text for part in parts for name, text in docstrings.arguments(part).items()}
     return {**schema, "description": texts.get(key, "")}
+
+
+def _bounds(key: str) -> Schema:
+    """Return the bounds of an arm's number without a unit."""
+    if key in _WHOLE_SHARES:
+        return {"exclusiveMinimum": 0, "maximum": 1}
+    return {"minimum": 1} if key in _FROM_ONE else {"minimum": 0, "exclusiveMaximum": 1}
 
 
 def _defaults(protocol: str) -> dict[str, Any]:

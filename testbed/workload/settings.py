@@ -182,6 +182,8 @@ class Programs(Section):
                 reasons["time_limit_s"] = (
                     "has no meaning for a service, which ends with the others; valid: none"
                 )
+            if after is None and program.after_timeout_s != _AFTER_TIMEOUT_S:
+                reasons["after_timeout_s"] = "has no meaning without after; valid: none"
             if output is not None and output in outputs:
                 reasons["output"] = f"{output!r}: programs.{outputs.index(output)} writes it, too"
             if after is not None and after not in labels:

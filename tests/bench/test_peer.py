@@ -223,8 +223,8 @@ def change_UDP_rate(update_rate): pass
 """
 
 
-def authors_code(folder, *, send="pass", receive="pass"):
-    (folder / "mlt.py").write_text(MLT.replace("{send}", send).replace("{receive}", receive))
+def authors_code(folder, *, mlt=MLT, send="pass", receive="pass"):
+    (folder / "mlt.py").write_text(mlt.replace("{send}", send).replace("{receive}", receive))
     for name in ("config.py", "utility.py"):
         (folder / name).touch()
 
@@ -234,6 +234,9 @@ def test_a_folder_without_the_authors_code_is_refused(checkout):
         DblpAuthors.check(checkout)
     authors_code(checkout)
     DblpAuthors.check(checkout)
+    authors_code(checkout, mlt="raise SystemExit")
+    with pytest.raises(UnfitError, match=r"mlt\.py: has no function send_data_mlt; expected"):
+        DblpAuthors.check(checkout)
 
 
 SENDS = """

@@ -41,6 +41,13 @@ def test_a_link_has_the_options_of_its_file_and_else_those_of_the_experiment(tmp
     assert options["worker-1--s1"].items() >= (expected | {"loss": 0}).items()
 
 
+def test_an_own_topology_may_use_core_for_any_link(tmp_path):
+    text = STAR.replace('(name), "s1"', '(name), "s1", rate_bps=parameters.core.rate_bps')
+    run = load(tmp_path, text, core={"rate_bps": 20_000_000})
+    options = topologies.build(run.experiment.topology).link_options()
+    assert {link["rate_bps"] for link in options.values()} == {20_000_000}
+
+
 GRAPH = {
     "name": "graph",
     "hosts": ["alice", "bob"],
@@ -66,6 +73,10 @@ def test_a_network_that_is_written_out_keeps_its_names_and_links():
     ("text", "expected"),
     [
         (STAR + "Parameters = 3\n", "Parameters does not derive from TopologyParameters"),
+        (
+            STAR.replace("self.addHost(name)", "self.addHost(name, dpid='1')"),
+            "node server: dpid: the lab makes nodes itself; leave it out",
+        ),
         (with_build("raise RuntimeError('no\\n way')"), "RuntimeError: no way"),
         (
             with_build(

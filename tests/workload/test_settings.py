@@ -160,6 +160,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "0.time_limit_s: has no meaning for a service, which ends with the others; valid: none": (
         with_programs({**SERVER, "time_limit_s": 3}, CLIENT)
     ),
+    "0.after_timeout_s: has no meaning without after; valid: none": running(
+        "true", after_timeout_s=5
+    ),
     "0.name: 'controller': a part of the lab has this name...": running("true", name="controller"),
     "0.environment...A B...valid: names of variables, as DEBUG": running(
         "true", environment={"A B": "1"}
