@@ -299,7 +299,7 @@ class PlannedReceive:
     """Carries out one `ReceivePlan` after another."""
 
     def __init__(self, descriptor: int, receiving: int, *, seal: Compiled | None = None) -> None:
-        """`receiving` is the address of a `BatchReceiver`'s struct."""
+        """`receiving` is the address of struct receiving."""
         self._seal = seal  # holds the struct
         self.it = _PlannedReceive(
             descriptor=descriptor,

@@ -142,53 +142,6 @@ class BatchSender:
         return len(frames)
 
 
-class BatchReceiver:
-    """Receives batches of datagrams of one size from one peer."""
-
-    def __init__(self, datagram_bytes: int) -> None:
-        per_message = max(1, LARGEST_DATAGRAM // datagram_bytes)
-        # The kernel backs these pages with memory when a message is written to them.
-        rows = max(_SINGLY, _RECEIVED_AT_ONCE * per_message)
-        self._rows = np.empty((rows, datagram_bytes), dtype=np.uint8)
-        self.from_plan: int | None = None  # the result of a plan's last call, which comes next
-        self.struct = _Receiving(
-            rows=address_of(self._rows),
-            per_message=per_message,
-            datagram_bytes=datagram_bytes,
-            rows_room=self._rows.nbytes,
-        )
-        self.address = ctypes.addressof(self.struct)  # for C
-
-    def receive(self, udp: socket.socket) -> tuple[NDArray[np.uint8], bool]:
-        """Receives one batch of the peer's datagrams; returns also whether no more wait."""
-        if LIBRARY is None:
-            return self._receive_singly(udp)
-        rows, self.from_plan = self.from_plan, None
-        if rows is None:
-            rows = LIBRARY.receive(self.address, udp.fileno())
-        return self._rows[: _checked(rows)], bool(self.struct.drained)
-
-    def _receive_singly(self, udp: socket.socket) -> tuple[NDArray[np.uint8], bool]:
-        count, size = 0, self._rows.shape[1]
-        for _ in range(_SINGLY):
-            try:
-                datagram, source = udp.recvfrom(size + 1)
-            except BlockingIOError:
-                return self._rows[:count], True
-            except OSError:
-                if not count:
-                    raise
-                break
-            if packed(source) != bytes(self.struct.peer):
-                self.struct.foreign += 1
-            elif len(datagram) != size:
-                self.struct.wrong_size += 1
-            else:
-                self._rows[count] = np.frombuffer(datagram, dtype=np.uint8)
-                count += 1
-        return self._rows[:count], False
-
-
 class UdpSocket:
     """Sends and receives datagrams of one size between a local port and one peer's port."""
 
@@ -208,7 +161,17 @@ class UdpSocket:
         self.seal: Authentication | None = None
         self.datagram_bytes = datagram_bytes
         self._protected: bool | None = None
-        self._receiver = BatchReceiver(datagram_bytes)
+        per_message = max(1, LARGEST_DATAGRAM // datagram_bytes)
+        # The kernel backs these pages with memory when a message is written to them.
+        rows = max(_SINGLY, _RECEIVED_AT_ONCE * per_message)
+        self._rows = np.empty((rows, datagram_bytes), dtype=np.uint8)
+        self._from_plan: int | None = None  # the result of a plan's last call, which comes next
+        self._receiving = _Receiving(
+            rows=address_of(self._rows),
+            per_message=per_message,
+            datagram_bytes=datagram_bytes,
+            rows_room=self._rows.nbytes,
+        )
         self._sender = BatchSender(datagram_bytes)
         family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -258,7 +221,7 @@ class UdpSocket:
         return {**self._buffers, "segmentation": self.segmentation, "coalescing": self.coalescing}
 
     def set_peer(self, address: SocketAddress) -> None:
-        self._receiver.struct.peer[:] = packed(address)
+        self._receiving.peer[:] = packed(address)
         self._sender.set_peer(address)
         self.segmentation = self._segmentation  # a refusal may have been for the size
 
@@ -315,7 +278,7 @@ class UdpSocket:
         """Receives what has arrived, up to a limit; returns also whether no more wait."""
         self.taken_bytes = 0
         try:
-            rows, drained = self._receiver.receive(self._socket)
+            rows, drained = self._receive_compiled() if LIBRARY else self._receive_singly()
         except OSError as error:
             self._count_loss(error)
             return np.empty((0, self.datagram_bytes), dtype=np.uint8), False
@@ -323,6 +286,33 @@ class UdpSocket:
         if self.seal is not None:
             rows = self.seal.open(rows, self._counters)
         return rows, drained
+
+    def _receive_compiled(self) -> tuple[NDArray[np.uint8], bool]:
+        assert LIBRARY is not None
+        rows, self._from_plan = self._from_plan, None
+        if rows is None:
+            rows = LIBRARY.receive(ctypes.addressof(self._receiving), self.fileno())
+        return self._rows[: _checked(rows)], bool(self._receiving.drained)
+
+    def _receive_singly(self) -> tuple[NDArray[np.uint8], bool]:
+        count, size = 0, self.datagram_bytes
+        for _ in range(_SINGLY):
+            try:
+                datagram, source = self._socket.recvfrom(size + 1)
+            except BlockingIOError:
+                return self._rows[:count], True
+            except OSError:
+                if not count:
+                    raise
+                break
+            if packed(source) != bytes(self._receiving.peer):
+                self._receiving.foreign += 1
+            elif len(datagram) != size:
+                self._receiving.wrong_size += 1
+            else:
+                self._rows[count] = np.frombuffer(datagram, dtype=np.uint8)
+                count += 1
+        return self._rows[:count], False
 
     def drain(self) -> None:
         """Drops what waits in the socket, and the seal."""
@@ -340,7 +330,8 @@ class UdpSocket:
         return PlannedSend(self.fileno(), *self._sender.addresses, seal=self._compiled_seal())
 
     def planned_receive(self) -> PlannedReceive:
-        return PlannedReceive(self.fileno(), self._receiver.address, seal=self._compiled_seal())
+        address = ctypes.addressof(self._receiving)
+        return PlannedReceive(self.fileno(), address, seal=self._compiled_seal())
 
     def _compiled_seal(self) -> CompiledAuthentication | None:
         """Returns the seal for C, with room for a paced batch; None for no seal."""
@@ -351,11 +342,11 @@ class UdpSocket:
 
     def take_back(self, plan: PlannedReceive) -> None:
         """Makes `receive` return next the batch that a plan has received and not placed."""
-        self._receiver.from_plan = plan.it.received
+        self._from_plan = plan.it.received
 
     @property
     def counters(self) -> Counter[str]:
-        dropped = self._receiver.struct
+        dropped = self._receiving
         return self._counters + Counter(
             {"unknown-address": dropped.foreign, "wrong-size": dropped.wrong_size}
         )
