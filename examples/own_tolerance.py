@@ -13,15 +13,15 @@ from testbed.transport.tolerance import check_tolerance, required_chunks
 class AfterPasses(TolerancePolicy):
     """The fields are the options."""
 
-    share: float = 0.2  # of the chunks, that may be missing
+    tolerated: float = 0.2  # share of the chunks that may be missing
     passes: int = 2
 
     def __post_init__(self) -> None:
-        check_tolerance(self.share, "share")
+        check_tolerance(self.tolerated, "tolerated")
 
     def tolerance(self, critical: bool) -> float:
         """The most that it gives up; in a critical phase nothing."""
-        return 0.0 if critical else self.share
+        return 0.0 if critical else self.tolerated
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         """It makes the rule of one transfer; a policy without a rule of its own leaves it out."""

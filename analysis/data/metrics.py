@@ -1,8 +1,8 @@
 """The metrics of a run: `metrics.csv` says of each what it is and, in SQL, how it is computed.
 
 To add a metric, and with it a row of the main table, add a line to `metrics.csv`. Its `value` is an
-aggregation over one run's rows of the table `log` of `measure`. A `{}` in a name stands for a kind
-of impairment, or for a user's program, flow, host or link.
+aggregation over one run's rows of the table that `log` names, one of `measure`.
+A `{}` in a name stands for a kind of impairment, or for a user's program, flow, host or link.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ from testbed.transport.wire import check_chunk_bytes
 
 Collective = Literal["sharded", "server"]
 Mode = Literal["bounded", "reliable", "local"]
-FillingName = Literal["error-feedback", "rescale", "zero"]  # these need one round's payloads alone
+# Of a filling the hook takes what the owner does; the memory of senders is `steps.Residuals`.
+FillingName = Literal["error-feedback", "rescale", "zero"]
 
 WINDOW = 100  # the late share counts in so many parts of a rank
 ENVIRONMENT = "BOUNDED_LOSS"

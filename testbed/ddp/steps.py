@@ -87,7 +87,7 @@ class Residuals:
             part += residual if scale == 1 else _scale(residual.copy(), scale)
 
     def replace(self, lost: NDArray[np.float32], slots: Sequence[int], scale: float) -> None:
-        """Keeps `lost`, with its memory: the bucket's mean contains what was kept before."""
+        """Takes over the array `lost`: the bucket's mean contains what was kept before."""
         for slot, part in self._divided(lost, slots):
             before = self._values.pop(slot, None)
             if not part.any():

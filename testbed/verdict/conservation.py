@@ -493,7 +493,7 @@ def unexplained(ledgers: Conservation | None, unreadable: str) -> Finding:
     return Finding(value=share, where=where if share else "", note=note if most.hidden else "")
 
 
-def accidents(ledgers: Conservation | None, unreadable: str) -> Finding:
+def emulator_losses(ledgers: Conservation | None, unreadable: str) -> Finding:
     if ledgers is None or not ledgers.idle:
         return _uncounted(ledgers, unreadable)
     losses: list[tuple[float, str]] = [

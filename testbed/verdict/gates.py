@@ -164,7 +164,7 @@ GATES: tuple[GateEntry, ...] = (
         "links[].delay_drops and lost_upcalls",
         causes="The switch or the delay relay did not run for a while.",
         remedy=f"{_SLOWER} {_ALONE}",
-        judge="conservation:accidents",
+        judge="conservation:emulator_losses",
     ),
     GateEntry(
         what="mean wait of the emulator for a processor, in its worst second",

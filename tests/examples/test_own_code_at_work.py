@@ -53,7 +53,7 @@ def test_an_own_congestion_control_order_and_repair_carry_a_transfer(tmp_path):
 
 
 def test_an_own_tolerance_stops_a_transfer_by_its_own_rule():
-    policy = as_policy({"policy": str(EXAMPLES / "own_tolerance.py"), "share": 0.5, "passes": 3})
+    policy = as_policy({"policy": str(EXAMPLES / "own_tolerance.py"), "tolerated": 0.5, "passes": 3})
     layout = layout_of(200)
     outcome = transfer(
         random_payload(layout),
@@ -64,7 +64,7 @@ def test_an_own_tolerance_stops_a_transfer_by_its_own_rule():
     assert outcome.sender.report("x").passes == 3
     assert outcome.receiver.received_count == 150
     assert as_policy(str(policy)) == policy
-    assert str(policy).endswith("own_tolerance.py:share=0.5,passes=3")
+    assert str(policy).endswith("own_tolerance.py:tolerated=0.5,passes=3")
 
 
 def test_a_tolerance_that_derives_from_a_built_in_one_does_not_pass_for_it(tmp_path):

@@ -1,7 +1,8 @@
 """Congestion controls: how fast may a sender send?
 
 `base.py` has the interface. To add one: a file here and a line in `CONGESTION_CONTROLS`; or
-a file of your own, `congestion_control: ./mine.py`, which imports the transport alone.
+a file of your own, `congestion_control: ./mine.py`, which imports the transport alone. Controls
+meet the goals in tests/transport/test_congestion_goals.py, whose `CONTROLS` lists them.
 """
 
 from testbed.shared.registry import Registry

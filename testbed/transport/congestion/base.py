@@ -135,10 +135,11 @@ class PathMonitor:
     """Measures one path from every transfer's begin, each batch and all feedback."""
 
     def __init__(self, *, min_rtt_window_s: float = math.inf) -> None:
-        self.latest_rtt_s: float | None = None  # the last sample and the mean of RFC 6298
-        self.smoothed_rtt_s: float | None = None
+        self.latest_rtt_s: float | None = None
+        self.smoothed_rtt_s: float | None = None  # the mean of RFC 6298
         self.round_rtt_s: float | None = None  # the smallest sample of the last round that had one
-        self.base_rtt_s = self.min_rtt_s = math.inf  # the smallest round trip ever
+        self.base_rtt_s = math.inf  # the smallest sample ever
+        self.min_rtt_s = math.inf  # the smallest sample of the last `min_rtt_window_s`
         self.min_rtt_expired = self.round_trip_fell = False
         self.rounds = 0  # completed round trips
         self.round_began = False  # whether the last feedback ended a round and so began another
