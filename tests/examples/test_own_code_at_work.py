@@ -53,7 +53,9 @@ def test_an_own_congestion_control_order_and_repair_carry_a_transfer(tmp_path):
 
 
 def test_an_own_tolerance_stops_a_transfer_by_its_own_rule():
-    policy = as_policy({"policy": str(EXAMPLES / "own_tolerance.py"), "tolerated": 0.5, "passes": 3})
+    policy = as_policy(
+        {"policy": str(EXAMPLES / "own_tolerance.py"), "tolerated": 0.5, "passes": 3}
+    )
     layout = layout_of(200)
     outcome = transfer(
         random_payload(layout),
@@ -160,7 +162,7 @@ def test_the_optimisers_of_a_user_get_what_they_take(tmp_path):
 
 
 OPTIONS = {
-    "tolerance": ("gather", "share", 0.4),
+    "tolerance": ("gather", "tolerated", 0.4),
     "order": ("order", "stride", 3),
     "congestion_control": ("congestion_control", "decrease", 0.7),
     "filling": ("filling", "fade", 0.75),
