@@ -134,7 +134,7 @@ from testbed.transport.net.udp import BUFFER_BYTES
 warnings.simplefilter("error")  # one about a small buffer
 host = resolve("127.0.0.1", what="here")
 udp = open_data_sockets(carrier="udp", local=host, peers={"a": host}, ports={"a": 0},
-                        is_server=False, chunk_bytes=1000).udp["a"]
+                        is_server=False, chunk_bytes=1000)["a"]
 privileges.abandon()
 print({key: udp.facts()[key] // BUFFER_BYTES for key in ("receive_buffer_bytes",)})
 try:

@@ -106,7 +106,8 @@ def udp_of(endpoint: Endpoint, peer: str = "server") -> UdpSocket:
     """The socket for a peer's data."""
     sockets = endpoint._membership._sockets
     assert sockets is not None
-    return sockets.udp[peer]
+    opened: UdpSocket = sockets[peer]
+    return opened
 
 
 def tcp_of(endpoint: Endpoint, peer: str = "server") -> socket.socket:

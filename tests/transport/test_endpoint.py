@@ -151,7 +151,7 @@ def sockets_of(place, **changes):
 def test_data_sockets_may_be_opened_long_before_the_endpoint(protocol):
     place = site(protocol, data_port=0)
     sockets = sockets_of(place)
-    numbers = [opened.fileno() for opened in (*sockets.udp.values(), *sockets.tcp.values())]
+    numbers = [opened.fileno() for opened in sockets.values()]
     opened = in_thread(lambda: open_endpoint(place.server(data_port=21100)))
     with open_endpoint(place.worker(), sockets) as worker, opened.result(timeout=30) as server:
         carry(worker, server)

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from testbed.transport.errors import ProtocolError
 from testbed.transport.native.fast_path import LIBRARY, WHY_NONE
 from testbed.transport.net.tls import (
     TAG_BYTES,
@@ -107,5 +108,5 @@ def test_another_key_or_the_senders_own_datagrams_are_forgeries():
 
 
 def test_keys_have_one_size():
-    with pytest.raises(ValueError, match="a key of 0 bytes; valid: 32"):
+    with pytest.raises(ProtocolError, match="a key of 0 bytes; valid: 32"):
         authentication(b"", is_server=True)

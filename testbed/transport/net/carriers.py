@@ -5,7 +5,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal
 
@@ -36,13 +36,19 @@ from testbed.transport.net.tcp import (
 )
 from testbed.transport.net.tls import authentication
 from testbed.transport.net.udp import UdpData, UdpSocket
-from testbed.transport.order import NONE, sending_order
+from testbed.transport.order import sending_order
 from testbed.transport.repair import REPAIRS
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import ConnectionSettings
 from testbed.transport.wire import HEADER_BYTES, wire_bytes
 
 _COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
+
+
+# An endpoint's data sockets by peer: a UdpSocket each, or a TCP socket each. They are opened before
+# anything else: their large buffers need CAP_NET_ADMIN, a privilege that a process may drop before
+# it runs a user's own code.
+DataSockets = Mapping[str, Any]
 
 
 class Carrier(ABC):
@@ -52,14 +58,16 @@ class Carrier(ABC):
     listeners: Mapping[str, socket.socket] = {}
 
     def __init__(
-        self, config: EndpointConfig, *, repair: str, order: str, marks: str = NONE
+        self, config: EndpointConfig, sockets: DataSockets, local: Host, hosts: Mapping[str, Host]
     ) -> None:
-        self._config = config
+        self._config, self._sockets = config, sockets
+        self._local, self._hosts = local, hosts
+        protocol = config.protocol
         self._settings = ConnectionSettings(
             session=config.session,
             layout=config.layout,
-            repair=REPAIRS.create(repair),
-            order=sending_order(order, marks, seed=config.seed),
+            repair=REPAIRS.create(protocol.repair),
+            order=sending_order(protocol.order, protocol.marks, seed=config.seed),
             peer_timeout_s=config.peer_timeout_s,
             late_s=config.late_s,
             transfers_in_flight=config.transfers_in_flight,
@@ -97,16 +105,10 @@ class UdpCarrier(Carrier):
     """Carries data in our own datagrams, by a UDP socket per peer."""
 
     def __init__(
-        self,
-        config: EndpointConfig,
-        sockets: Mapping[str, UdpSocket],
-        local: Host,
-        hosts: Mapping[str, Host],
+        self, config: EndpointConfig, sockets: DataSockets, local: Host, hosts: Mapping[str, Host]
     ) -> None:
         """ValueError where a user's own congestion control or the sockets do not fit."""
-        protocol = config.protocol
-        super().__init__(config, repair=protocol.repair, order=protocol.order, marks=protocol.marks)
-        self._sockets, self._local, self._hosts = sockets, local, hosts
+        super().__init__(config, sockets, local, hosts)
         datagram_bytes = HEADER_BYTES + config.layout.chunk_bytes + config.tag_bytes
         for udp in sockets.values():
             if udp.datagram_bytes != datagram_bytes:
@@ -145,10 +147,7 @@ class UdpCarrier(Carrier):
         if config.is_server:
             udp.drain()  # what a worker sent before it joined again would pass for new datagrams
         if config.tag_bytes:
-            try:
-                udp.seal = authentication(key, is_server=config.is_server)
-            except ValueError as error:
-                raise ProtocolError(f"{connection.peer} gave {error}") from None
+            udp.seal = authentication(key, is_server=config.is_server)
         udp.set_peer(host.at(port))
         # Arrivals may coalesce until half the buffer is full, at the rate of this side.
         rate_bps, chunk_bytes = config.rate_bps, config.layout.chunk_bytes
@@ -183,15 +182,10 @@ class TcpCarrier(Carrier):
     kind = TcpConnection
 
     def __init__(
-        self,
-        config: EndpointConfig,
-        sockets: Mapping[str, socket.socket],
-        local: Host,
+        self, config: EndpointConfig, sockets: DataSockets, local: Host, hosts: Mapping[str, Host]
     ) -> None:
-        super().__init__(config, repair="passes", order="in-order")
+        super().__init__(config, sockets, local, hosts)
         self.listeners = sockets if config.is_server else {}
-        self._sockets = sockets
-        self._local = local
         self._channels: dict[str, TcpData] = {}
 
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
@@ -249,24 +243,6 @@ def _await_welcome(connection: socket.socket) -> None:
         raise ProtocolError(f"the server refused the connection for data: {reason}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataSockets:
-    """An endpoint's data sockets by peer, of one of the two kinds.
-
-    They are opened before anything else: their large buffers need CAP_NET_ADMIN, a privilege that
-    a process may drop before it runs a user's own code.
-    """
-
-    udp: Mapping[str, UdpSocket]
-    tcp: Mapping[str, socket.socket]
-
-    def close(self) -> None:
-        for udp in self.udp.values():
-            udp.close()
-        for tcp in self.tcp.values():
-            tcp.close()
-
-
 def open_data_sockets(
     *,
     carrier: Literal["udp", "tcp"],
@@ -280,33 +256,22 @@ def open_data_sockets(
     congestion_control: str = "",
 ) -> DataSockets:
     """Binds a socket per peer; `ports` are this side's."""
-    udp: dict[str, UdpSocket] = {}
-    tcp: dict[str, socket.socket] = {}
-    opened = DataSockets(udp=udp, tcp=tcp)
-    try:
+    opened: dict[str, Any] = {}
+    with ExitStack() as on_failure:
         for peer, host in peers.items():
             if carrier == "tcp":
-                tcp[peer] = _tcp(local, ports[peer], congestion_control, is_server)
+                tcp = on_failure.enter_context(socket.socket(local.family, socket.SOCK_STREAM))
+                set_congestion_control(tcp, congestion_control)
+                if is_server:
+                    listen(tcp, local.at(ports[peer]))
+                opened[peer] = tcp
                 continue
             check_chunk_fits(chunk_bytes, local=local, peer=host, trailer_bytes=tag_bytes)
-            udp[peer] = UdpSocket(
+            udp = opened[peer] = UdpSocket(
                 local=local.at(ports[peer]),
                 datagram_bytes=HEADER_BYTES + chunk_bytes + tag_bytes,
                 segmentation=segmentation,
             )
-    except BaseException:
-        opened.close()
-        raise
+            on_failure.callback(udp.close)
+        on_failure.pop_all()
     return opened
-
-
-def _tcp(local: Host, port: int, congestion_control: str, is_server: bool) -> socket.socket:
-    connection = socket.socket(local.family, socket.SOCK_STREAM)
-    try:
-        set_congestion_control(connection, congestion_control)
-        if is_server:
-            listen(connection, local.at(port))
-    except BaseException:
-        connection.close()
-        raise
-    return connection

@@ -88,10 +88,8 @@ class Membership:
                 congestion_control=config.protocol.congestion_control,
             )
         # Here a user's own code is run for the first time.
-        if config.protocol.carrier == "tcp":
-            self._carrier = TcpCarrier(config, self._sockets.tcp, local)
-        else:
-            self._carrier = UdpCarrier(config, self._sockets.udp, local, self._hosts)
+        kind = TcpCarrier if config.protocol.carrier == "tcp" else UdpCarrier
+        self._carrier = kind(config, self._sockets, local, self._hosts)
         if config.is_server:
             self._accept_workers(local)
         else:
@@ -306,5 +304,5 @@ class Membership:
     def close(self) -> None:
         if self._carrier is not None:
             self._carrier.close()
-        if self._sockets is not None:
-            self._sockets.close()
+        for opened in (self._sockets or {}).values():
+            opened.close()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.errors import ProtocolError
 from testbed.transport.messages import KEY_BYTES
 from testbed.transport.native.fast_path import LIBRARY, address_of, structure
 
@@ -189,7 +190,7 @@ class Authentication:
 
     def __init__(self, key: bytes, *, is_server: bool) -> None:
         if len(key) != KEY_BYTES:
-            raise ValueError(f"a key of {len(key)} bytes; valid: {KEY_BYTES}")
+            raise ProtocolError(f"WELCOME with a key of {len(key)} bytes; valid: {KEY_BYTES}")
         self._keyed = Keyed(key, _SIDES, is_server=is_server)
 
     def seal(self, frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -262,6 +263,6 @@ class CompiledAuthentication(Authentication):
 
 
 def authentication(key: bytes, *, is_server: bool) -> Authentication:
-    """Makes the seal of one connection's datagrams; ValueError for a key of another size."""
+    """Makes the seal of one connection's datagrams; ProtocolError for a key of another size."""
     kind = Authentication if LIBRARY is None else CompiledAuthentication
     return kind(key, is_server=is_server)
