@@ -14,7 +14,7 @@ import termios
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from testbed.shared.input_error import shown
 from testbed.transport.connection import Connection
@@ -286,27 +286,19 @@ class Rejections:
         )
 
 
+@dataclass(eq=False, kw_only=True)
 class Listener:
     """A listening port, where unknown senders are counted and closed, and delay no other."""
 
-    def __init__(
-        self,
-        listening: socket.socket,
-        *,
-        session: int,
-        judge: Judge,
-        rejections: Rejections,
-        tls: Callable[[], Tls | None] = lambda: None,
-    ) -> None:
-        self.arrivals: list[Arrival] = []
-        self._socket = listening
-        self._session = session
-        self._judge = judge
-        self._rejections = rejections
-        self._tls = tls
+    listening: socket.socket
+    session: int
+    judge: Judge
+    rejections: Rejections
+    tls: Callable[[], Tls | None] = lambda: None
+    arrivals: list[Arrival] = field(default_factory=list)
 
     def fileno(self) -> int:
-        return self._socket.fileno()
+        return self.listening.fileno()
 
     @property
     def until_s(self) -> float:
@@ -316,11 +308,11 @@ class Listener:
         """Accepts connections, up to a limit."""
         for _ in range(MAX_NEWCOMERS):
             try:
-                connection, address = self._socket.accept()
+                connection, address = self.listening.accept()
             except OSError:  # none waits, or it was closed again
                 return
-            stream = Stream(connection, self._tls())
-            newcomer = Newcomer(self._session, now_s)
+            stream = Stream(connection, self.tls())
+            newcomer = Newcomer(self.session, now_s)
             self.arrivals.append(Arrival(connection, stream, address, newcomer))
             if len(self.arrivals) > MAX_NEWCOMERS:
                 self._reject(self.arrivals[0], "crowded-out")
@@ -336,7 +328,7 @@ class Listener:
                 if arrival.stream.closed is not None:
                     raise UnknownSenderError("reset")
                 return
-            self._judge(hello, arrival)
+            self.judge(hello, arrival)
             self.arrivals.remove(arrival)
         except UnknownSenderError as error:
             self._reject(arrival, str(error), error.name)
@@ -351,14 +343,14 @@ class Listener:
             self._reject(self.arrivals[0], "silent")
 
     def _reject(self, arrival: Arrival, why: str, name: str | None = None) -> None:
-        self._rejections.add(why, arrival, name)
+        self.rejections.add(why, arrival, name)
         self.arrivals.remove(arrival)
         arrival.stream.close()
 
     def close(self) -> None:
         while self.arrivals:
             self._reject(self.arrivals[0], "unfinished")
-        self._socket.close()
+        self.listening.close()
 
 
 class HedgeChannel:

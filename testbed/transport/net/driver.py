@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from testbed.transport.connection import Connection, ConnectionState
@@ -64,10 +65,7 @@ class Waiter:
         sends: Sequence[PlannedSend] = (),
         receives: Sequence[PlannedReceive] = (),
     ) -> tuple[list[Any], list[Any]]:
-        """Waits until an item can be read or written, a time comes, or a plan ends.
-
-        Returns the items that can be read, and those that can be written or have an error.
-        """
+        """Waits until then; returns items that can be read, and to be written or in error."""
         if self._polled is None:
             self._polled = Polled([entry for entry in self._events.values() if entry[1]])
         ready = wait_with_plans(sends, receives, self._polled, until_s)
@@ -167,27 +165,18 @@ class DataChannel:
 NO_DATA = DataChannel()
 
 
+@dataclass(eq=False)
 class Link:
-    planned = False  # whether `data` has plans, which are carried out while the driver waits
+    connection: Connection
+    stream: Stream
+    data: DataChannel = NO_DATA
+    observer: Observer | None = None
+    whole_by_s: float = math.inf  # the connection ends if it has no data channel by then
     hedges: HedgeChannel | None = None
-
-    def __init__(
-        self,
-        connection: Connection,
-        stream: Stream,
-        data: DataChannel = NO_DATA,
-        observer: Observer | None = None,
-        whole_by_s: float = math.inf,
-    ) -> None:
-        """The connection ends if it has no data channel by `whole_by_s`."""
-        self.connection = connection
-        self.stream = stream
-        self.data = data
-        self.due_s = -math.inf  # when `work` has to be called at the latest
-        self._deadline_s = -math.inf
-        self._observer = observer
-        self._observe_s = -math.inf
-        self._whole_by_s = whole_by_s
+    planned = False  # whether `data` has plans, which are carried out while the driver waits
+    due_s = -math.inf  # when `work` has to be called at the latest
+    _deadline_s = -math.inf
+    _observe_s = -math.inf
 
     @property
     def has_data(self) -> bool:
@@ -217,26 +206,23 @@ class Link:
             connection.on_control(received, now_s, waited=True)
 
     def work(self, now_s: float, *, attentive: bool = True) -> None:
-        """Does what is due: deadlines, datagrams, control messages.
-
-        No deadline passes unless it is `attentive`: what came meanwhile has not been read yet.
-        """
+        """Does what is due. No deadline passes unless `attentive`: what came is to be read yet."""
         connection, data, self.planned = self.connection, self.data, False
         if -math.inf < data.unread_until_s <= now_s + COALESCED_S:
             data.read(connection, now_s, waited=True)
         if attentive and now_s >= self._deadline_s:
             connection.on_deadline(now_s)
-        if self._observer is not None and now_s >= self._observe_s:
+        if self.observer is not None and now_s >= self._observe_s:
             sender = next(iter(connection.outgoing.senders.values()), None)
             if sender is not None:
                 self._observe_s = now_s + OBSERVATION_INTERVAL_S
-                self._observer(sender.observe(connection.peer, now_s))
+                self.observer(sender.observe(connection.peer, now_s))
         self._write_control(now_s)  # ENERGY goes before the data that it describes
         data.write(connection, now_s)
         self._write_control(now_s)
         if self.hedges is not None:
             self.hedges.work(connection, now_s, attentive=attentive)
-        whole_by_s = math.inf if self.has_data else self._whole_by_s
+        whole_by_s = math.inf if self.has_data else self.whole_by_s
         if attentive:
             self.stream.expire(now_s)
         if self.stream.closed is not None:
@@ -256,7 +242,7 @@ class Link:
         self.due_s = data.due_s(self._deadline_s)
         if data.unread_until_s > -math.inf and not receiving:
             self.due_s = min(self.due_s, data.unread_until_s)
-        if sending and self._observer is not None:
+        if sending and self.observer is not None:
             self.due_s = min(self.due_s, self._observe_s)
         if connection.lost is None:
             self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
@@ -271,14 +257,9 @@ class Link:
         else:
             self.hedges.write(messages, now_s)
 
-    def end_plans(self, now_s: float) -> None:
-        self.planned = False
-        self.data.end_plans(self.connection, now_s)
-
 
 class Driver:
     def __init__(self, on_event: Callable[[str, Event], None]) -> None:
-        """`on_event` is called with the peer's name for each event of its connection."""
         self.links: dict[str, Link] = {}  # the peers that have not ended, by name
         self.listeners: list[Listener] = []
         self.alarm = Alarm()  # ends a wait from another thread
@@ -302,10 +283,7 @@ class Driver:
         *,
         until_alarm: bool = False,
     ) -> bool:
-        """Works until `finished` and all control messages to `peers` are on their way.
-
-        False when `until_s` has come before.
-        """
+        """Works until `finished` and all messages to `peers` have gone; False at `until_s`."""
         self._attentive = False  # what came between two calls may have waited for long
         self._until_alarm = until_alarm
         for link in self.links.values():
@@ -424,24 +402,22 @@ class Driver:
             del self._planned[name]
             link = self.links.get(name)
             if link is not None and link.planned and link.data is data:
-                link.end_plans(time.monotonic())
+                link.planned = False
+                data.end_plans(link.connection, time.monotonic())
                 self._due_s[name] = -math.inf
 
     def _register_listeners(self) -> float:
         """Waits for new connections; returns until when at most."""
         accepting: set[Any] = {*self.listeners}
-        until_s = math.inf
         for listener in self.listeners:
             self._waiter.register(listener, reading=True, writing=False)
             for arrival in listener.arrivals:
-                writing = arrival.stream.has_unsent
-                self._waiter.register(arrival, reading=True, writing=writing)
-                accepting.add(arrival)
-            until_s = min(until_s, listener.until_s)
+                self._waiter.register(arrival, reading=True, writing=arrival.stream.has_unsent)
+            accepting.update(listener.arrivals)
         for gone in self._accepting - accepting:
             self._waiter.unregister(gone)
         self._accepting = accepting
-        return until_s
+        return min((listener.until_s for listener in self.listeners), default=math.inf)
 
     def _serve_listeners(
         self, readable: Collection[Any], writable: Collection[Any], now_s: float
