@@ -286,7 +286,7 @@ class Rejections:
         )
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class Listener:
     """A listening port, where unknown senders are counted and closed, and delay no other."""
 

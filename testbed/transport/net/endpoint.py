@@ -233,7 +233,6 @@ class Endpoint:
         Returns the handles that have ended, each once, and not when `wait` has been called.
         """
         self._require_open()
-        until_s = time.monotonic() + timeout_s
 
         def ended() -> list[Handle]:
             return [handle for handle in self._handles if handle.done]
@@ -242,12 +241,10 @@ class Endpoint:
             begun = unless_begun is not None and self.begun(unless_begun)
             return bool(ended()) or self._driver.alarm.is_set or begun
 
-        self._driver.run(
-            finished,
-            until_s,
-            lambda: {peer for handle in ended() for peer in handle.peers},
-            until_alarm=True,
-        )
+        def peers() -> set[str]:
+            return {peer for handle in ended() for peer in handle.peers}
+
+        self._driver.run(finished, time.monotonic() + timeout_s, peers, until_alarm=True)
         self._driver.alarm.clear()
         returned = ended()
         for handle in returned:
@@ -334,10 +331,7 @@ class Endpoint:
         return dict(total)
 
     def facts(self) -> dict[str, Any]:
-        """Says what the kernel granted: buffer sizes, offloads, the congestion control in use.
-
-        With hedged control also how many hedges were sent and brought something so far.
-        """
+        """Says what the kernel granted, and how many hedges were sent and brought something."""
         return self._membership.facts()
 
     def close(self) -> None:
@@ -364,19 +358,16 @@ class Endpoint:
             raise TransportError("the endpoint is not open")
 
     def await_start(self) -> None:
-        """Lets a worker wait until all others have joined, as its first transfer does.
-
-        A worker that may close without a transfer calls it: the server does not start without it.
-        """
+        """Lets a worker wait until all have joined, where it may close without a transfer."""
         link = self._driver.links.get(SERVER)
         if link is None or link.connection.state is not ConnectionState.WAITING:
             return
+
+        def started() -> bool:
+            return link.connection.state is not ConnectionState.WAITING
+
         within_s = self._config.connect_timeout_s + self._config.peer_timeout_s
-        started = self._driver.run(
-            lambda: link.connection.state is not ConnectionState.WAITING,
-            time.monotonic() + within_s,
-        )
-        if not started:
+        if not self._driver.run(started, time.monotonic() + within_s):
             raise PeerLost(SERVER, f"has not said within {within_s:g} s that all have joined")
 
     def _on_event(self, peer: str, event: Event) -> None:
@@ -402,10 +393,7 @@ class Endpoint:
 
 
 def open_endpoint(config: EndpointConfig, sockets: DataSockets | None = None) -> Endpoint:
-    """Opens an endpoint: returns it joined with its peers and ready to transfer.
-
-    `sockets` are its data sockets, where they have been opened before.
-    """
+    """Opens an endpoint and returns it joined; `sockets`: its data sockets, if opened before."""
     endpoint = Endpoint(config, sockets)
     endpoint.open()
     return endpoint

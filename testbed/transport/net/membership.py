@@ -137,13 +137,11 @@ class Membership:
         control = socket.socket(local.family, socket.SOCK_STREAM)
         new_listener = partial(Listener, session=config.session, rejections=self._rejections)
         listeners = self._driver.listeners
-        listeners.append(new_listener(listening=control, judge=self._judge, tls=self._tls))
+        listeners.append(new_listener(control, judge=self._judge, tls=self._tls))
         limit_segments(control)
         listen(control, local.at(config.control_port))
         for peer, listener in self._carrier.listeners.items():
-            listeners.append(
-                new_listener(listening=listener, judge=partial(self._judge_data, peer))
-            )
+            listeners.append(new_listener(listener, judge=partial(self._judge_data, peer)))
         everyone = set(config.peers)
         until_s = time.monotonic() + config.connect_timeout_s
         self._driver.run(lambda: self._joined == everyone or self._refused is not None, until_s)

@@ -1,8 +1,8 @@
 """UDP: batches of equal datagrams, and a connection's data channel.
 
 Sockets are bound and not connected: a connected one turns a peer's ICMP messages into errors.
-Compiled code sends up to 44 datagrams at a time (UDP_SEGMENT) and receives as many (UDP_GRO), which
-the kernel cuts behind the interface's queue; without it each datagram is a call.
+Compiled code sends up to 44 at a time (UDP_SEGMENT), which the kernel cuts behind the interface's
+queue, and receives as many (UDP_GRO); without it each datagram is a call.
 """
 
 import ctypes
@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,10 +125,7 @@ class BatchSender:
             struct.peer[:], struct.peer_bytes = packed(address), PACKED_BYTES
 
     def send(self, udp: socket.socket, frames: NDArray[np.uint8], *, segmented: bool) -> int:
-        """Sends rows and returns how many the kernel took; raises OSError when it took none.
-
-        `segmented` sends need compiled code.
-        """
+        """Sends rows; returns how many the kernel took, or OSError. C alone is `segmented`."""
         if LIBRARY is not None:
             at = self.addresses[segmented]
             return _checked(LIBRARY.send_rows(at, udp.fileno(), address_of(frames), len(frames)))
@@ -366,32 +364,20 @@ class UdpSocket:
         self._socket.close()
 
 
+@dataclass(eq=False)
 class UdpData(DataChannel):
-    def __init__(
-        self,
-        udp: UdpSocket,
-        *,
-        coalesce_s: float,
-        measured: bool,
-        leave_out: LeaveOut | None,
-        too_large: Callable[[], str],
-    ) -> None:
-        """For up to `coalesce_s`, arrivals may wait in the socket for others.
-
-        `too_large` says why the interface refuses datagrams for their size.
-        """
-        self._udp = udp
-        self._too_large = too_large
-        self._leave_out = leave_out
-        self._coalesce_s = coalesce_s
-        self._measured = measured
-        self._drained = True
-        self._not_before_s = 0.0
-        self._planned_send: PlannedSend | None = None
-        self._planned_receive: PlannedReceive | None = None
+    udp: UdpSocket
+    coalesce_s: float  # for up to so long, arrivals may wait in the socket for others
+    measured: bool  # whether the congestion control measures the path
+    leave_out: LeaveOut | None
+    too_large: Callable[[], str]  # says why the interface refuses datagrams for their size
+    _planned_send: PlannedSend | None = field(default=None, init=False)
+    _planned_receive: PlannedReceive | None = field(default=None, init=False)
+    _drained = True
+    _not_before_s = 0.0
 
     def fileno(self) -> int:
-        return self._udp.fileno()
+        return self.udp.fileno()
 
     def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         waited = waited or self._coalescing or not self._drained
@@ -405,7 +391,7 @@ class UdpData(DataChannel):
             self._coalesce(connection, now_s)
 
     def _coalesce(self, connection: Connection, now_s: float) -> None:
-        if coalesce_s := connection.coalesce_s(self._coalesce_s, measured=self._measured):
+        if coalesce_s := connection.coalesce_s(self.coalesce_s, measured=self.measured):
             self.unread_until_s = now_s + coalesce_s
 
     @property
@@ -413,20 +399,20 @@ class UdpData(DataChannel):
         return self.unread_until_s > -math.inf
 
     def _receive(self, connection: Connection, now_s: float, waited: bool) -> int:
-        frames, self._drained = self._udp.receive()
+        frames, self._drained = self.udp.receive()
         if len(frames):
             connection.on_datagrams(frames, now_s, waited=waited)
         return frames.size
 
     def read_backlog(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         # Only the present backlog is read, because an unpaced sender goes on sending.
-        backlog_bytes = self._udp.backlog_bytes
+        backlog_bytes = self.udp.backlog_bytes
         waited = waited or self._coalescing or not self._drained
         for _ in range(MAX_DRAINS):
             if backlog_bytes <= 0:
                 break
             self._receive(connection, now_s, waited)
-            backlog_bytes -= self._udp.taken_bytes
+            backlog_bytes -= self.udp.taken_bytes
             if self._drained:
                 break
 
@@ -434,9 +420,9 @@ class UdpData(DataChannel):
         if not self.blocked and now_s < self._not_before_s:
             return
         self._send(connection, now_s)
-        if self._udp.too_large:
-            self._udp.too_large = False  # the peer may join again
-            connection.give_up(self._too_large())
+        if self.udp.too_large:
+            self.udp.too_large = False  # the peer may join again
+            connection.give_up(self.too_large())
 
     def _send(self, connection: Connection, now_s: float) -> None:
         self.blocked, self._not_before_s = False, 0.0
@@ -444,11 +430,11 @@ class UdpData(DataChannel):
             frames = connection.offer(now_s)
             if not len(frames):
                 return
-            self._udp.mark(connection.outgoing.protected)
-            left_out = self._leave_out(len(frames)) if self._leave_out is not None else None
+            self.udp.mark(connection.outgoing.protected)
+            left_out = self.leave_out(len(frames)) if self.leave_out is not None else None
             taken = self._pass_on(connection, frames, left_out, now_s)
             if taken < len(frames):
-                self.blocked = self._udp.blocked
+                self.blocked = self.udp.blocked
                 self._not_before_s = now_s + (_BLOCKED_S if self.blocked else _RETRY_S)
                 return
             if frames.nbytes < _FULL_BATCH_BYTES and left_out is None:
@@ -463,20 +449,20 @@ class UdpData(DataChannel):
     ) -> int:
         """Sends what is not left out; returns how many are dealt with."""
         if left_out is None:
-            taken = self._udp.send(frames)
-            connection.outgoing.sent(taken, now_s)
-            return taken
-        kept = np.flatnonzero(~left_out)
-        sent = self._udp.send(frames[kept]) if len(kept) else 0
-        taken = int(kept[sent]) if sent < len(kept) else len(frames)
-        connection.outgoing.sent(taken, now_s, left_out[:taken])
+            taken = self.udp.send(frames)
+        else:
+            kept = np.flatnonzero(~left_out)
+            sent = self.udp.send(frames[kept])
+            taken = int(kept[sent]) if sent < len(kept) else len(frames)
+            left_out = left_out[:taken]
+        connection.outgoing.sent(taken, now_s, left_out)
         return taken
 
     def begin_plans(self, connection: Connection, now_s: float) -> bool:
         self.sending = self.receiving = None
-        if not self._udp.can_plan:
+        if not self.udp.can_plan:
             return False
-        if self._leave_out is None and not self._not_before_s:
+        if self.leave_out is None and not self._not_before_s:
             self._plan_send(connection, now_s)
         if self._coalescing or self._drained:
             self._plan_receive(connection)
@@ -486,18 +472,18 @@ class UdpData(DataChannel):
         plan = connection.send_plan()
         if plan is None:
             return
-        self._planned_send = self._planned_send or self._udp.planned_send()
-        self._udp.mark(connection.outgoing.protected)
+        self._planned_send = self._planned_send or self.udp.planned_send()
+        self.udp.mark(connection.outgoing.protected)
         due_s = plan.pacer.next_s(now_s, len(plan.chunks) + plan.beyond)
-        if self._planned_send.begin(plan, due_s, segmented=self._udp.segmentation):
+        if self._planned_send.begin(plan, due_s, segmented=self.udp.segmentation):
             self.sending = self._planned_send
 
     def _plan_receive(self, connection: Connection) -> None:
         """Plans to receive what is coalescing once that is over, or each datagram at once."""
-        plan = connection.receive_plan(self._coalesce_s, measured=self._measured)
+        plan = connection.receive_plan(self.coalesce_s, measured=self.measured)
         if plan is None:
             return
-        self._planned_receive = self._planned_receive or self._udp.planned_receive()
+        self._planned_receive = self._planned_receive or self.udp.planned_receive()
         due_s = self.unread_until_s if self._coalescing else None
         if self._planned_receive.begin(plan, due_s):
             self.receiving = self._planned_receive
@@ -517,7 +503,7 @@ class UdpData(DataChannel):
         self.unread_until_s = -math.inf if it.over or it.at_once else it.due_s
         self._drained = it.drained
         if it.unplaced:
-            self._udp.take_back(receiving)
+            self.udp.take_back(receiving)
             self._receive(connection, now_s, waited=not it.at_once)
         elif it.over and it.drained and it.valid:
             self._coalesce(connection, now_s)
