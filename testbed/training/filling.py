@@ -24,13 +24,9 @@ _BLOCK = 1 << 14
 
 
 class SenderMemory:
-    """The sender's half for one peer. This base class remembers nothing.
+    """The sender's half for one peer. This base class remembers nothing."""
 
-    Attributes:
-        shared: whether one serves all receivers of a broadcast, whatever they got.
-    """
-
-    shared = False
+    shared = False  # whether one serves all receivers of a broadcast, whatever they got
 
     def payload(self, gradient: Buffer) -> Buffer:
         """The payload to send for a gradient. Neither may change before the transfer ends."""
@@ -41,18 +37,12 @@ class SenderMemory:
 
 
 class Filling(ABC):
-    """One kind of filling, for one leg and the whole run.
+    """One kind of filling, for one leg and the whole run: often a dataclass of its options."""
 
-    A subclass is usually a frozen dataclass whose fields are its options.
-
-    Attributes:
-        common: whether, of a broadcast, all workers are to have the same chunks; others are then
-            lost to all, and the server has one memory for all.
-        whole: whether it needs a leg that delivers all chunks.
-    """
-
+    # Whether, of a broadcast, all workers are to have the same chunks; others are then lost to all,
+    # and the server has one memory for all.
     common = False
-    whole = False
+    whole = False  # whether it needs a leg that delivers all chunks
 
     def begin_round(  # noqa: B027 - optional to override
         self, critical: bool, draws: np.random.Generator

@@ -114,16 +114,12 @@ class Rescale(Filling):
 
 
 # Error feedback: the memory of gradient compression (Seide et al., Interspeech 2014; Karimireddy et
-# al., ICML 2019), with the receiver's final bitmap in place of the compressor. Over any number of
-# rounds, the applied updates plus the residual equal the sum of all gradients, since the receiver
-# fills with zeros.
+# al., ICML 2019), with the receiver's final bitmap in place of the compressor. The applied updates
+# plus the residual equal the sum of all gradients, since the receiver fills with zeros.
 
 
 class Residual(SenderMemory):
-    """Holds the residual for a peer; during a transfer, the payload that is being sent.
-
-    While the residual is zero that is the gradient itself, so a path without loss costs no work.
-    """
+    """Holds the residual for a peer, in whose place gradients go while it is zero."""
 
     def __init__(self, layout: PayloadLayout) -> None:
         self.residual = layout.new_buffer()
@@ -175,7 +171,7 @@ class ErrorFeedback(Zero):
 class CommonFeedback(ErrorFeedback):
     """Error feedback for what not all workers have got: the server keeps one residual for all.
 
-    So replicas stay the same, bit for bit, whatever is lost. On the gather it is `error-feedback`.
+    So replicas stay the same, bit for bit. On the gather it is `error-feedback`.
     """
 
     common = True
@@ -382,10 +378,9 @@ FILLINGS: Registry[Filling] = Registry(
     base=Filling,
 )
 
-# The transport knows nothing of training, so the fillings of its presets are set here. The
-# published systems fill with zeros. In a gather, the workers that arrived stand in for the others.
-# A broadcast has one sender, where scaling up would only add variance, so the server keeps a
-# residual instead.
+# The transport knows nothing of training, so the fillings of its presets are set here. Published
+# systems fill with zeros. In a gather, the workers that arrived stand in for the others; in a
+# broadcast, of one sender, scaling up would only add variance.
 DEFAULT_FILLING = "zero"
 PRESET_FILLINGS = {
     "dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"},

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -109,23 +108,8 @@ def tensor_loss(layout: PayloadLayout, received: NDArray[np.bool_]) -> NDArray[n
     return missing / np.maximum(counts, 1)
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """The difference of a vector from a reference.
-
-    Attributes:
-        relative_error: L2 norm of the difference over that of the reference; 0 where both are 0.
-        cosine: of the angle between them; None where one of them is 0.
-        norm_ratio: L2 norm over that of the reference; None where the reference is 0.
-    """
-
-    relative_error: float | None
-    cosine: float | None
-    norm_ratio: float | None
-
-
-def deviation(vector: Vector, reference: Vector) -> Deviation:
-    """Compare a gradient with the same gradient without loss; both flat and of equal length."""
+def deviation(vector: Vector, reference: Vector) -> dict[str, float | None]:
+    """Compare a gradient with the same one without loss, by L2 norms; None: has no meaning."""
     difference = own = norm = product = 0.0
     for start in range(0, len(reference), _PIECE):
         one = vector[start : start + _PIECE].astype(np.float64)
@@ -136,12 +120,13 @@ def deviation(vector: Vector, reference: Vector) -> Deviation:
         one -= two
         difference += float(one @ one)
     if norm == 0:
-        return Deviation(0.0 if own == 0 else None, None, None)
-    return Deviation(
-        relative_error=finite((difference / norm) ** 0.5),
-        cosine=finite(product / (own * norm) ** 0.5) if own else None,
-        norm_ratio=finite((own / norm) ** 0.5),
-    )
+        equal = 0.0 if own == 0 else None
+        return {"relative_error": equal, "cosine": None, "norm_ratio": None}
+    return {
+        "relative_error": finite((difference / norm) ** 0.5),
+        "cosine": finite(product / (own * norm) ** 0.5) if own else None,
+        "norm_ratio": finite((own / norm) ** 0.5),
+    }
 
 
 def divergence(replicas: Sequence[Vector]) -> float | None:

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,11 +51,7 @@ def run(
 
 
 class BroadcastMemory:
-    """The server's memory of what its broadcasts did not deliver.
-
-    With a `common` filling, workers apply only what all have received, so that replicas stay the
-    same, bit for bit: there is one memory for all, and the server announces a bit for each chunk.
-    """
+    """The server's memory of what its broadcasts did not deliver: one for all where `common`."""
 
     def __init__(self, filling: Filling, layout: PayloadLayout, workers: Sequence[str]) -> None:
         self._filling, self._layout = filling, layout
@@ -243,12 +239,12 @@ class _Server:
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)
         gathered = deviation(self._layout.floats(self._averaged), lossless)
-        applied = {name: asdict(deviation(vectors.updates[name], lossless)) for name in present}
+        applied = {name: deviation(vectors.updates[name], lossless) for name in present}
         assert self._effects is not None
         self._effects.write(
             {
                 "round": number,
-                "gathered": asdict(gathered),
+                "gathered": gathered,
                 "applied": applied,
                 "divergence": divergence([vectors.weights[name] for name in present]),
             }

@@ -89,9 +89,8 @@ class _Worker:
 
         critical = decode_phase(endpoint.await_announcement())
         rule = context.protocol.policy(Leg.BROADCAST).stop_rule(critical)
-        report = endpoint.receive(Leg.BROADCAST.transfer(number), rule, {"server": self._incoming})[
-            "server"
-        ]
+        into = {"server": self._incoming}
+        report = endpoint.receive(Leg.BROADCAST.transfer(number), rule, into)["server"]
         if self._filling.common:
             self._barriers.reach("received", ended_s=self._apply_common(endpoint, report, number))
         else:
@@ -129,8 +128,7 @@ class _Worker:
 
     def _apply_common(self, endpoint: Endpoint, report: TransferReport, number: int) -> float:
         """Update with what all workers have got; returns when that had ended, less hidden waits."""
-        # The server announces it a round trip later, and it is usually what this worker has. So the
-        # worker applies that at once, and undoes the update if it was wrong.
+        # It is announced a round trip later, and usually what this worker has applied at once.
         assert report.received is not None
         undo = self._learner.snapshot()
         self._apply(report.received, number)
