@@ -6,7 +6,6 @@ paths of factors and profiles, and what needs the whole experiment are left to `
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
@@ -132,6 +131,8 @@ def with_unit(unit: units.Unit) -> Schema:
 
 def _setting(protocol: str, key: str) -> Schema:
     preset, unit = presets.preset(protocol), units.of(key)
+    order = ORDERS.entry(ORDERS.parse(preset.order)[0])
+    parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
     if key == "congestion_control" and preset.carrier == "tcp":
         schema: Schema = {"type": "string", "pattern": r"^\w+$"}
     elif key in REGISTRIES:
@@ -139,15 +140,17 @@ def _setting(protocol: str, key: str) -> Schema:
     elif unit is not None:
         schema = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
     else:
-        hints = get_type_hints(ProtocolConfig) | get_type_hints(presets.PRESETS[protocol])
+        hints = {name: kind for part in parts for name, kind in _hints(part).items()}
         schema = TypeAdapter(hints[key]).json_schema()
         for form in schema.get("anyOf", [schema]):
             if form.get("type") in ("number", "integer"):
                 form |= _bounds(key)
-    order = ORDERS.entry(ORDERS.parse(preset.order)[0])
-    parts = (Fixed, type(preset.gather), order, ProtocolConfig)  # a later one counts more
     texts = {name: text for part in parts for name, text in docstrings.arguments(part).items()}
     return {**schema, "description": texts.get(key, "")}
+
+
+def _hints(part: Any) -> dict[str, Any]:
+    return get_type_hints(part) | get_type_hints(part.__init__)
 
 
 def _bounds(key: str) -> Schema:
@@ -158,13 +161,11 @@ def _bounds(key: str) -> Schema:
 
 
 def _defaults(protocol: str) -> dict[str, Any]:
-    own = presets.parameters(protocol)
-    parameters = inspect.signature(presets.PRESETS[protocol]).parameters
     chosen = presets.preset(protocol)
     shared = chosen.describe()
     if chosen.carrier == "udp":
         shared |= {"control": chosen.control, "marks": chosen.marks}
-    return {**{key: parameters[key].default for key in own}, **shared}
+    return {**presets.PRESETS[protocol].options, **shared}
 
 
 def _arm(described: Schema) -> Schema:
@@ -185,7 +186,7 @@ def _arm(described: Schema) -> Schema:
             for key in presets.settings(name)
         }
         section = {
-            "description": docstrings.first_paragraph(presets.PRESETS[name]),
+            "description": presets.PRESETS[name].about,
             "properties": {"protocol": True, **common, **keys},
             "additionalProperties": False,
         }

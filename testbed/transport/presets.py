@@ -1,9 +1,8 @@
 """A protocol, composed of one entry per axis and checked; and presets, named after systems."""
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from testbed.shared.input_error import InputError, shown
@@ -12,7 +11,7 @@ from testbed.transport.chunk_energy import BoundedEnergy
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.errors import check_number
 from testbed.transport.layout import Leg
-from testbed.transport.order import MARKS, NONE, ORDERS, ByEnergy
+from testbed.transport.order import MARKS, NONE, ORDERS, ByEnergy, Per
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import (
     EarlyClose,
@@ -240,225 +239,180 @@ class ProtocolConfig:
         return {name: text for name, text in texts.items() if unsaid.get(name) != text}
 
 
-def _lossy(
-    name: str, policy: TolerancePolicy, settings: Mapping[str, Any], **axes: str
-) -> ProtocolConfig:
-    """A protocol with the same tolerance on both legs; the user's settings take precedence."""
-    return ProtocolConfig(
-        **{"name": name, "gather": policy, "broadcast": policy, **axes, **settings}
-    )
+def _reliable() -> Fixed:
+    return Fixed(0)
 
 
-def _dblp(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
-    """DBLP with its tolerances for EfficientNet-B0 (arXiv 2605.01989, Table I), on both legs."""
-    return _lossy("dblp", Phased(low=low, high=high), settings)
+@dataclass(frozen=True)
+class Preset:
+    """A protocol after a published one, or of ours: its fields of ProtocolConfig.
 
-
-def _dblp_as_published(
-    *, low: float = 0.008, high: float = 0.408, **settings: Any
-) -> ProtocolConfig:
-    """DBLP with the price of a pass of its authors' code (August 2025); see the repair `passes`."""
-    price = "walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001,overlaps=false"
-    priced = {"repair": f"passes:{price}"}
-    return _dblp(low=low, high=high, **{"name": "dblp-as-published", **priced, **settings})
-
-
-def _dblp_stream(*, low: float = 0.008, high: float = 0.408, **settings: Any) -> ProtocolConfig:
-    """Ours: DBLP's schedule, streaming repair, and a shuffled order, which fills without bias."""
-    policy = Phased(low=low, high=high)
-    return _lossy("dblp-stream", policy, settings, repair="streaming", order="shuffled")
-
-
-def _fixed_low(*, tolerance: float = 0.008, **settings: Any) -> ProtocolConfig:
-    """The paper's baseline: the same transport with P_low all the time."""
-    return _lossy("fixed-low", Fixed(tolerance), settings)
-
-
-def _fixed_high(*, tolerance: float = 0.408, **settings: Any) -> ProtocolConfig:
-    """A control that the paper lacks: the same transport with P_high all the time."""
-    return _lossy("fixed-high", Fixed(tolerance), settings)
-
-
-def _none(**settings: Any) -> ProtocolConfig:
-    """The same transport without tolerance, hence reliable: the reference for tolerating loss."""
-    return _lossy("none", Fixed(0), settings)
-
-
-def _mlt(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
-    """MLT-style, end hosts only (NSDI 2024): one bound per tensor, its evaluation's; TIMELY."""
-    return _lossy("mlt", PerLayer(default=tolerance), settings, congestion_control="timely")
-
-
-def _mlt_marked(*, tolerance: float = 0.1, **settings: Any) -> ProtocolConfig:
-    """MLT-style with its marks, but neither ECN nor priority of front layers."""
-    marked = {"name": "mlt-marked", "marks": "layer-and-magnitude"}
-    return _mlt(tolerance=tolerance, **{**marked, **settings})
-
-
-def _per_layer(
-    *,
-    default: float = 0.1,
-    first: float | None = None,
-    last: float | None = 0.036,
-    tensors: str | Mapping[str, float] = "",
-    **settings: Any,
-) -> ProtocolConfig:
-    """PLOT's idea (IEEE TNSM 2024), a bound per layer, with bounds that are our assumption.
-
-    Every layer has MLT's 10 % except the last, which has 0.4 / 1.1 of it, the ratio of back to
-    front layers in DLCP (arXiv 2008.08445). Repair and rate control are DBLP's.
+    What is callable is called with the options, which a user may set, too; `policy` is both legs'.
     """
-    return _lossy("per-layer", PerLayer(default, first, last, tensors), settings)
+
+    about: str
+    policy: Callable[..., TolerancePolicy] = _reliable
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] | Callable[..., Mapping[str, Any]] = field(default_factory=dict)
 
 
-def _plot(
-    *, tensors: str | Mapping[str, float] = "", default: float = 0.0, **settings: Any
-) -> ProtocolConfig:
-    """PLOT-style (IEEE TNSM 2024): a bound per layer, as a profile of the training measured it.
-
-    `./lab bench layers` measures `tensors`; it may be the name of its file. A profile loses chunks
-    at random and in the gather alone, so chunks are shuffled here, and the broadcast is whole.
-    """
-    bounds = PerLayer(default, tensors=tensors)
-    axes: dict[str, Any] = {"order": "shuffled", "broadcast": Fixed(0)}
-    return _lossy("plot", bounds, {**axes, **settings})
+def _mlt(tolerance: float) -> PerLayer:
+    return PerLayer(tolerance)
 
 
-def _ltp(
-    *,
-    tolerance: float = 0.1,
-    deadline_s: float = 0.1,
-    must: str = "",
-    patience: float | None = None,
-    **settings: Any,
-) -> ProtocolConfig:
-    """LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.
-
-    LTP's fraction, deadline and critical packets are not known to us: the values are assumptions.
-    """
-    return ProtocolConfig(
-        **{
-            "name": "ltp",
-            "gather": EarlyClose(tolerance, deadline_s, must, patience),
-            "broadcast": Fixed(0),
-            "repair": "selective",
-            "congestion_control": "ltp",
-            **settings,
-        }
-    )
+def _energy(*, within_rounds: int, per: str, **options: float) -> BoundedEnergy:
+    return BoundedEnergy(**options)
 
 
-def _apnet(*, tolerance: float = 0.1, quiet_s: float = 0.02, **settings: Any) -> ProtocolConfig:
-    """APNet'19-style (Xia et al.): quick losses are repaired, slow ones given up within a bound.
-
-    10 % is the lower end of what its abstract calls harmless. What is slow is our assumption: a
-    round trip through a full queue of 150 kB takes 12 ms at 100 Mbit/s.
-    """
-    return _lossy("apnet", QuickLossOnly(tolerance, quiet_s), settings, repair="selective")
-
-
-def _optireduce(
-    *, warm_up: int = 20, quantile: float = 0.95, wait: float = 0.1, **settings: Any
-) -> ProtocolConfig:
-    """OptiReduce-style (NSDI 2025): each chunk goes once, and time alone ends a transfer.
-
-    Its randomised Hadamard transform is the filling `hadamard`.
-    """
-    policy = TimeBound(warm_up=warm_up, quantile=quantile, wait=wait)
-    return _lossy("optireduce", policy, settings, repair="once")
-
-
-def _bounded_energy(
-    *,
-    floor: float = 0.05,
-    share: float = 0.95,
-    at_most: float = 0.25,
-    patience: float = 1.2,
-    within_rounds: int = 61,
-    per: Literal["payload", "tensor"] = "payload",
-    **settings: Any,
-) -> ProtocolConfig:
-    """Ours: the most energetic chunks first, until there is enough energy or it is late."""
+def _by_energy(
+    *, floor: float, within_rounds: int, per: Per, at_most: float, share: float, patience: float
+) -> dict[str, Any]:
     # It names the key itself where one is wrong.
     ByEnergy(floor=floor, within_rounds=within_rounds, per=per)
-    policy = BoundedEnergy(share=share, patience=patience, at_most=at_most)
-    gather = {"gather": replace(policy, floor=floor)}
-    order = f"floor={floor!r},within_rounds={within_rounds},share={share!r}"
+    order = f"by-energy:floor={floor!r},within_rounds={within_rounds},share={share!r}"
     if at_most != 1:
         order += f",at_most={at_most!r}"
     if per != "payload":  # without it, runs have the keys that they had before there was this
         order += f",per={per}"
-    axes = {
-        "order": f"by-energy:{order}",
+    return {
+        "broadcast": BoundedEnergy(share=share, patience=patience, at_most=at_most),
+        "order": order,
         "repair": "streaming:lost_first=true",
         "congestion_control": "compensated",
         "control": "hedged",
     }
-    return _lossy("bounded-energy", policy, {**gather, **settings}, **axes)
 
 
-def _tcp(*, congestion_control: str = "cubic", **settings: Any) -> ProtocolConfig:
-    """The payload over one plain kernel TCP connection per peer."""
-    axes = {"name": "tcp", "carrier": "tcp", "congestion_control": congestion_control}
-    return ProtocolConfig(**{**axes, **settings})
-
-
-def _top_k(*, keep: float = 0.1, **settings: Any) -> ProtocolConfig:
-    """Compression in place of tolerance: the most energetic chunks over kernel TCP, the rest owed.
-
-    Top-k sparsification with error feedback (Stich, Cordonnier and Jaggi, NeurIPS 2018), in blocks
-    of a chunk. Published ratios are of a tenth to a thousandth.
-    """
-    return _tcp(**{"name": "top-k", "keep": keep, **settings})
-
-
-def _one_bit(**settings: Any) -> ProtocolConfig:
-    """Compression in place of tolerance: a bit for each element, over kernel TCP.
-
-    1-bit SGD (Seide et al., Interspeech 2014): an element is sent as the mean of the positive or of
-    the other ones, here of a chunk, and the filling `signs` owes the error on both legs.
-    """
-    return _tcp(**{"name": "one-bit", "coding": "two-values", **settings})
-
-
-PRESETS: Mapping[str, Callable[..., ProtocolConfig]] = {
-    "dblp": _dblp,
-    "dblp-stream": _dblp_stream,
-    "fixed-low": _fixed_low,
-    "fixed-high": _fixed_high,
-    "dblp-as-published": _dblp_as_published,
-    "none": _none,
-    "mlt": _mlt,
-    "mlt-marked": _mlt_marked,
-    "per-layer": _per_layer,
-    "plot": _plot,
-    "ltp": _ltp,
-    "apnet": _apnet,
-    "optireduce": _optireduce,
-    "bounded-energy": _bounded_energy,
-    "top-k": _top_k,
-    "one-bit": _one_bit,
-    "tcp": _tcp,
+_DBLP = {"low": 0.008, "high": 0.408}
+_TCP = {"carrier": "tcp", "congestion_control": "cubic"}
+_PRICE = "walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001,overlaps=false"
+# docs/assumptions.md says what their authors do not publish, and what we assume instead.
+PRESETS: Mapping[str, Preset] = {
+    "dblp": Preset(
+        "DBLP with its tolerances for EfficientNet-B0 (arXiv 2605.01989, Table I), on both legs.",
+        Phased,
+        _DBLP,
+    ),
+    "dblp-stream": Preset(
+        "Ours: DBLP's schedule, streaming repair, and a shuffled order, which fills without bias.",
+        Phased,
+        _DBLP,
+        {"repair": "streaming", "order": "shuffled"},
+    ),
+    "fixed-low": Preset(
+        "The paper's baseline: the same transport with P_low all the time.",
+        Fixed,
+        {"tolerance": 0.008},
+    ),
+    "fixed-high": Preset(
+        "A control that the paper lacks: the same transport with P_high all the time.",
+        Fixed,
+        {"tolerance": 0.408},
+    ),
+    "dblp-as-published": Preset(
+        "DBLP with the price of a pass of its authors' code (August 2025); see repair `passes`.",
+        Phased,
+        _DBLP,
+        {"repair": f"passes:{_PRICE}"},
+    ),
+    "none": Preset(
+        "The same transport without tolerance, hence reliable: the reference for tolerating loss."
+    ),
+    "mlt": Preset(
+        "MLT-style, end hosts only (NSDI 2024): one bound per tensor, its evaluation's; TIMELY.",
+        _mlt,
+        {"tolerance": 0.1},
+        {"congestion_control": "timely"},
+    ),
+    "mlt-marked": Preset(
+        "MLT-style with its marks, but neither ECN nor priority of front layers.",
+        _mlt,
+        {"tolerance": 0.1},
+        {"congestion_control": "timely", "marks": "layer-and-magnitude"},
+    ),
+    # All but the last layer have MLT's 10 %; that has 0.4 / 1.1 of it, as in DLCP (arXiv
+    # 2008.08445) back layers have of front layers.
+    "per-layer": Preset(
+        "PLOT's idea (IEEE TNSM 2024), a bound per layer, with bounds that are our assumption.",
+        PerLayer,
+        {"default": 0.1, "first": None, "last": 0.036, "tensors": ""},
+    ),
+    # `./lab bench layers` measures `tensors`, or writes a file to name here. It loses chunks at
+    # random and in the gather alone, so chunks are shuffled, and the broadcast is whole.
+    "plot": Preset(
+        "PLOT-style (IEEE TNSM 2024): a bound per layer, as a profile of the training measured it.",
+        PerLayer,
+        {"tensors": "", "default": 0.0},
+        {"order": "shuffled", "broadcast": Fixed(0)},
+    ),
+    "ltp": Preset(
+        "LTP-style (arXiv 2305.04279): Early Close on the gather leg, a reliable broadcast.",
+        EarlyClose,
+        {"tolerance": 0.1, "deadline_s": 0.1, "must": "", "patience": None},
+        {"broadcast": Fixed(0), "repair": "selective", "congestion_control": "ltp"},
+    ),
+    # 10 % is the lower end of what its abstract calls harmless. A round trip through a full queue
+    # of 150 kB takes 12 ms at 100 Mbit/s.
+    "apnet": Preset(
+        "APNet'19-style (Xia et al.): quick losses are repaired, slow ones given up, to a bound.",
+        QuickLossOnly,
+        {"tolerance": 0.1, "quiet_s": 0.02},
+        {"repair": "selective"},
+    ),
+    "optireduce": Preset(  # its randomised Hadamard transform is the filling `hadamard`
+        "OptiReduce-style (NSDI 2025): each chunk goes once, and time alone ends a transfer.",
+        TimeBound,
+        {"warm_up": 20, "quantile": 0.95, "wait": 0.1},
+        {"repair": "once"},
+    ),
+    "bounded-energy": Preset(
+        "Ours: the most energetic chunks first, until there is enough energy or it is late.",
+        _energy,
+        {
+            "floor": 0.05,
+            "share": 0.95,
+            "at_most": 0.25,
+            "patience": 1.2,
+            "within_rounds": 61,
+            "per": "payload",
+        },
+        _by_energy,
+    ),
+    # Top-k sparsification with error feedback (Stich, Cordonnier and Jaggi, NeurIPS 2018), in
+    # blocks of a chunk. Published ratios are of a tenth to a thousandth.
+    "top-k": Preset(
+        "Compression in place of tolerance: the most energetic chunks over kernel TCP, "
+        "the rest owed.",
+        settings={**_TCP, "keep": 0.1},
+    ),
+    # 1-bit SGD (Seide et al., Interspeech 2014): an element is sent as the mean of the positive or
+    # of the other ones, here of a chunk, and the filling `signs` owes the error on both legs.
+    "one-bit": Preset(
+        "Compression in place of tolerance: a bit for each element, over kernel TCP.",
+        settings={**_TCP, "coding": "two-values"},
+    ),
+    "tcp": Preset("The payload over one plain kernel TCP connection per peer.", settings=_TCP),
 }
-_FIELDS = [field.name for field in fields(ProtocolConfig)]
-
-
-def parameters(name: str) -> list[str]:
-    """The settings that the preset `name` has beside the fields of ProtocolConfig."""
-    keywords = inspect.signature(PRESETS[name]).parameters
-    return [key for key in keywords if key not in (*_FIELDS, "settings")]
+_FIELDS = [entry.name for entry in fields(ProtocolConfig)]
 
 
 def settings(name: str) -> list[str]:
     """The settings of the preset `name`; ValueError, listing the presets, for an unknown name."""
+    return [*_chosen(name).options, *_FIELDS]
+
+
+def _chosen(name: str) -> Preset:
+    """Returns the preset; `tcp-ALGORITHM` is `tcp` with that congestion control."""
     carrier, _, algorithm = name.partition("-")
-    if name not in PRESETS and not (carrier == "tcp" and algorithm):
-        raise ValueError(f"unknown protocol {name!r}; {one_of(name, PRESETS)}")
-    return [*parameters(name if name in PRESETS else "tcp"), *_FIELDS]
+    if name in PRESETS:
+        return PRESETS[name]
+    if carrier == "tcp" and algorithm:
+        return replace(PRESETS["tcp"], settings={**_TCP, "congestion_control": algorithm})
+    raise ValueError(f"unknown protocol {name!r}; {one_of(name, PRESETS)}")
 
 
 def preset(name: str, /, **overrides: Any) -> ProtocolConfig:
-    """The published protocol called `name`, changed by the preset's parameters or any field.
+    """The published protocol called `name`, changed by the preset's options or any field.
 
     `tcp-cubic`, `tcp-bbr` and so on are `tcp` with that congestion control. Raises ValueError
     listing what is valid.
@@ -467,7 +421,10 @@ def preset(name: str, /, **overrides: Any) -> ProtocolConfig:
     for key in overrides:
         if key not in valid:
             raise ValueError(f"protocol {name!r} has no setting {key!r}; valid: {', '.join(valid)}")
-    if name not in PRESETS:
-        algorithm = name.partition("-")[2]
-        return _tcp(**{"name": name, "congestion_control": algorithm, **overrides})
-    return PRESETS[name](**overrides)
+    chosen = _chosen(name)
+    options = {key: overrides.pop(key, default) for key, default in chosen.options.items()}
+    fixed = chosen.settings(**options) if callable(chosen.settings) else chosen.settings
+    policy = chosen.policy(**options)
+    return ProtocolConfig(
+        **{"name": name, "gather": policy, "broadcast": policy, **fixed, **overrides}
+    )
