@@ -10,7 +10,6 @@ _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def first_paragraph(of: object) -> str:
-    """Return the first paragraph of an object's own docstring, on one line."""
     text = inspect.cleandoc(getattr(of, "__doc__", None) or "")
     return " ".join(text.partition("\n\n")[0].split())
 
@@ -21,7 +20,6 @@ def first_sentence(of: object) -> str:
 
 
 def arguments(of: object) -> dict[str, str]:
-    """Return what the docstrings of a function or class say of each argument or attribute."""
     entries: dict[str, str] = {}
     for owner in reversed(of.__mro__) if isinstance(of, type) else [of]:
         entries |= _entries(owner)

@@ -1,7 +1,6 @@
 """The controller's order to a sender to leave datagrams out: memory that both processes map.
 
-The controller writes the share that is to vanish, and the sender's process counts what it was about
-to send and what it left out. Each word has one writer.
+Each word has one writer: the controller that of the share, the sender those of the counts.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class DropOrder:
         return cls(path)
 
     def set(self, share: float) -> None:
-        """Let this share vanish from now on; 0 for none."""
         self._share[0] = share
 
     @property

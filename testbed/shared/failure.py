@@ -1,7 +1,4 @@
-"""Turns an exception that ends a process of a run into the one line that the run's status quotes.
-
-`Processes.spawn` gives a process the file for that line in an environment variable.
-"""
+"""Turns an exception that ends a process of a run into one line, which the run's status quotes."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from testbed.shared import own_code, run_directory
 from testbed.shared.input_error import InputError
 from testbed.shared.unlinked import open_file
 
-REASON_FILE = "LAB_REASON_FILE"  # environment variable
+REASON_FILE = "LAB_REASON_FILE"  # environment variable, which `Processes.spawn` sets
 _ROOT = Path(__file__).resolve().parents[2]
 _OURS = ("testbed", "controllers", "topologies")
 

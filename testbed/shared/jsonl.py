@@ -42,7 +42,6 @@ class JsonLinesWriter:
         return self._file
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record."""
         line = json.dumps({"schema": SCHEMA, **record}, allow_nan=False).encode() + b"\n"
         if self._opened().write(line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))

@@ -1,7 +1,7 @@
 """Messages between processes: JSON objects, each with open files if need be, whole and in order.
 
-The sockets are UNIX ones of the kind SEQPACKET, so several processes may send on one. A request has
-a number, and its answer repeats the number: one that comes too late is passed over.
+The sockets are UNIX ones of the kind SEQPACKET, so several processes may send on one. An answer
+repeats its request's number: one that comes too late is passed over.
 """
 
 from __future__ import annotations
@@ -127,7 +127,6 @@ class Messages:
         *,
         timeout_s: float = 60.0,
     ) -> None:
-        """Send the answer to a request."""
         self.send({**message, _NUMBER: request.get(_NUMBER)}, files, timeout_s=timeout_s)
 
     def close(self) -> None:
@@ -138,7 +137,6 @@ class Messages:
 
 
 def _stored(file: int) -> bytes:
-    """Read a message that came as a file, and close that."""
     try:
         size = os.fstat(file).st_size
         if size > _MOST_BYTES:
@@ -188,7 +186,6 @@ class ProgressWriter:
         self._send({"stage": name}, _STAGE_TIMEOUT_S)
 
     def round(self, number: int, total: int) -> None:
-        """`number` of `total` rounds are done."""
         self._send({"round": number, "rounds": total}, 0)
 
     def _send(self, record: Mapping[str, Any], timeout_s: float) -> None:

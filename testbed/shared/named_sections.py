@@ -1,7 +1,7 @@
 """Sections of YAML whose keys depend on what one of them names: a kind of impairment, a detector.
 
-`OneOf` marks such a section in a pydantic model. The entry that the key names, built in or from a
-user's own file, says which other keys there are, so that no union has to be edited for a new one.
+`OneOf` marks such a section in a pydantic model. The entry that the key names, built in or a user's
+own, says which other keys there are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class OneOf:
     check: Callable[[Any], object] | None = None  # what it raises is a problem of the section
 
     def validate(self, value: Any, info: ValidationInfo) -> BaseModel:
-        """Read the section that YAML gives."""
         if isinstance(value, self.base):
             return value
         is_name = self.by_name and isinstance(value, str)
@@ -94,7 +93,6 @@ class OneOf:
         return cast(type[BaseModel], (self.model or self.registry.entry)(name))
 
     def models(self) -> dict[str, type[BaseModel]]:
-        """Return the section of each built-in name."""
         return {name: self._model(name) for name in self.registry}
 
     def meaning(self, name: str) -> str:
@@ -170,5 +168,4 @@ def when(key: str, value: Schema, then: Schema) -> Schema:
 
 
 def _reference(model: type[BaseModel], handler: GetJsonSchemaHandler) -> Schema:
-    """Return a `$ref` to a model's definition, which is made where it is missing."""
     return handler(core_schema.definitions_schema(model.__pydantic_core_schema__, []))

@@ -1,10 +1,8 @@
 """A user's own code, in a file outside the project: found, hashed, loaded, and checked.
 
-    ./mine.py         the entry that the file defines, or has imported under the default name
-    ./mine.py:Name    the class or function of that name
-
-It counts with the SHA-256 of itself and of what its `import` statements take from its folder. All
-that is wrong is an InputError of one line that names the file.
+`./mine.py` is the entry that the file defines, or has imported under the default name,
+`./mine.py:Name` that of this name. It counts with the SHA-256 of itself and of what it imports from
+its folder. All that is wrong is an InputError of one line that names the file.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ def split(text: str) -> tuple[str, str, str | None]:
 
 
 def is_own(text: str) -> bool:
-    """Tell whether a text has one of the forms above, without reading a file."""
     return split(text)[0].endswith(".py")
 
 

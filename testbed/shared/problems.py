@@ -1,8 +1,4 @@
-"""Says what is wrong with a document: pydantic's errors with our messages.
-
-A problem has a place, which is a path of keys, and a message: the value and what would be valid,
-from the field's own type and bounds.
-"""
+"""Says what is wrong with a document, by pydantic's errors: the value, and what would be valid."""
 
 from __future__ import annotations
 
@@ -52,12 +48,10 @@ def form(pattern: str, words: str, **further: Any) -> Any:
 
 
 def optional(description: str, **further: Any) -> Any:
-    """Make a pydantic field that is None by default."""
     return Field(default=None, description=description, **further)
 
 
 def dotted(place: Place) -> str:
-    """Write a place as a key path."""
     return ".".join(
         part if isinstance(part, str) and part.isprintable() else repr(part) for part in place
     )

@@ -47,18 +47,11 @@ class Registry(Generic[T]):
         own: str | None = None,
         base: type | str | None = None,
     ) -> None:
-        """A table; what is named as `package.module:name` is imported on first use.
-
-        Args:
-            axis: what it holds, for messages: "congestion control".
-            entries: factories by name.
-            own: the name that a user's file gives its entry by default; None: that of `base`.
-            base: the class that a user's entry must derive from; None: any function will do.
-        """
-        self.axis = axis
-        self._entries = dict(entries)
+        self.axis = axis  # what it holds, for messages: "congestion control"
+        self._entries = dict(entries)  # a text, `package.module:name`, is imported on first use
+        # The name that a user's file gives its entry by default, and the class of such an entry.
         self.own = own or (base.__name__ if isinstance(base, type) else None)
-        self._base = base
+        self._base = base  # None: any function will do
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -150,12 +143,10 @@ class Registry(Generic[T]):
         return name, options
 
     def create(self, text: str, **arguments: Any) -> T:
-        """Build the entry that `text` names."""
         name, options = self.parse(text)
         return self.build(name, options, **arguments)
 
     def build(self, name: str, options: Mapping[str, Any], **arguments: Any) -> T:
-        """Build an entry from a name and options that are apart already."""
         factory, what = self.entry(name), f"{self.axis} {name!r}"
         accepted = _parameters(factory)
         for key, option in options.items():

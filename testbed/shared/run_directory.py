@@ -53,7 +53,6 @@ def is_name(text: object) -> bool:
 
 
 def require_name(name: object, where: str) -> str:
-    """Check a name of a file's content, before it becomes a part of a path."""
     if not is_name(name):
         raise InputError(f"{where}: {shown(name)}; valid: a name alone, which is no path")
     return str(name)
@@ -82,7 +81,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file's object."""
     document = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(document, dict):
         raise ValueError(f"{path}: not a JSON object")

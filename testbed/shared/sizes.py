@@ -8,7 +8,6 @@ from pathlib import Path
 
 
 def bytes_below(folder: Path) -> int:
-    """Sum up the bytes of all files below a folder."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # it has gone meanwhile
@@ -19,7 +18,6 @@ def bytes_below(folder: Path) -> int:
 
 
 def in_words(bytes_: float) -> str:
-    """Write a size with few digits, as an estimate deserves."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6)):
         if bytes_ >= scale:
             return f"{bytes_ / scale:.{0 if bytes_ >= 10 * scale else 1}f} {unit}"

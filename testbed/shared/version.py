@@ -10,7 +10,6 @@ _PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def version() -> str:
-    """Return the version in `pyproject.toml`; without that file, the installed package's."""
     try:
         return str(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"])
     except (OSError, KeyError, tomllib.TOMLDecodeError):

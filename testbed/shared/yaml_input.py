@@ -65,8 +65,6 @@ _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fas
 
 
 class _Nodes(_Parser):
-    """A parser that resolves no plain values."""
-
     yaml_implicit_resolvers: ClassVar = {None: [(_PLAIN, re.compile(".*", re.DOTALL))]}
 
 
@@ -106,7 +104,6 @@ def override(document: dict[str, Any], text: str) -> str:
 
 
 def value_of(key: str, text: str) -> Any:
-    """Read the value that a text on the command line gives a key."""
     try:
         return units.converted(parse(text, key), key)
     except InputError as error:
@@ -130,7 +127,6 @@ def within(key: str, other: str) -> bool:
 
 
 def overlap(key: str, other: str) -> bool:
-    """Tell whether one of two key paths is the other one or leads to a part of it."""
     return within(key, other) or within(other, key)
 
 
@@ -148,7 +144,6 @@ def _divided(document: dict[str, Any], key: str) -> list[str]:
 
 
 def _index(place: Any, part: str, key: str, above: list[str]) -> str | int:
-    """Return the index of a part of a key path in what the parts above it lead to."""
     where = ".".join(above)
     if isinstance(place, dict):
         return part
@@ -190,8 +185,6 @@ def _check_depth(text: str) -> None:
 
 
 class _Plain:
-    """Builds plain data from nodes."""
-
     def __init__(self) -> None:
         self._values = 0
 

@@ -39,8 +39,6 @@ LEAST_PACKETS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class _Ledger:
-    """The sums of a link's and of a switch's ledger."""
-
     sent: int
     hidden: int = 0
     missing_before: int = 0
@@ -220,14 +218,11 @@ def close(
 
 
 class _Way(NamedTuple):
-    """One direction of a link."""
-
     link: LinkEnds
     sender: Port
     receiver: Port
 
     def is_target(self, event: Mapping[str, Any]) -> bool:
-        """Tell whether an impairment names this direction, or the host at its end."""
         ends = self.sender.node, self.receiver.node
         return event.get("target") in ("->".join(ends), self.receiver.node)
 
@@ -239,8 +234,6 @@ class _Queue(NamedTuple):
 
 
 class _Differences:
-    """The counts between two readings."""
-
     def __init__(
         self,
         network: LabInfo,

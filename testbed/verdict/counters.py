@@ -125,8 +125,6 @@ class Counters:
 
 
 class CounterReader:
-    """Reads the counters of one lab."""
-
     def __init__(self, network: LabInfo, switch_pid: int) -> None:
         self._network = network
         self._pids: list[int | None] = [None, *(host.pid for host in network.hosts.values())]

@@ -81,8 +81,6 @@ _OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
 
 
 class GateFinding(NamedTuple):
-    """A gate of the run, and the entry that explains it."""
-
     record: Mapping[str, Any]
     about: GateEntry
 

@@ -70,7 +70,6 @@ class Connection:
         return Connection(self.peer_address, self.peer_port, self.address, self.port)
 
     def lookup(self) -> bytes:
-        """Make the request with which `TcpReader.ask` asks for it."""
         identity = (
             struct.pack("!HH", self.port, self.peer_port)
             + socket.inet_aton(self.address).ljust(16, b"\0")
@@ -83,8 +82,6 @@ class Connection:
 
 
 class TcpReader:
-    """Reads connections of the namespace of process `pid`."""
-
     def __init__(self, pid: int) -> None:
         self._socket = netlink.connect(netlink.SOCK_DIAG, pid, timeout_s=_TIMEOUT_S)
 
@@ -148,8 +145,6 @@ def state_of(answer: bytes) -> tuple[float, ...] | None:
 
 
 class Tail:
-    """Follows one file that may not exist yet."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
@@ -269,7 +264,6 @@ class FlowSampler:
         return [dict(zip(keys, used, strict=True)) for used in sorted(self._used)]
 
     def read_logs(self) -> None:
-        """Bring `latest` up to date with the logs of endpoints."""
         for name, tail in self._tails.items():
             newest: dict[str, bytes] = {}
             for line in tail.lines()[-64:]:

@@ -1,7 +1,6 @@
 """All gates, one entry each: limits, what is measured, what it means, what judges it; and `judge`.
 
-The schema of an experiment's `limits`, `./lab explain`, and the page on verdicts are made of these
-entries. The function that an entry names returns a `Finding`, of which `judge` makes a `Gate`.
+The schema of an experiment's `limits`, `./lab explain`, and the page on verdicts come from them.
 """
 
 from __future__ import annotations

@@ -125,8 +125,6 @@ _TILTS = [sign * 0.001 * 1.5**step for step in range(26) for sign in (1, -1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Packets that one loss took at random."""
-
     where: str  # the impairment or the direction of a link
     model: LossModel
     met: Sequence[int]  # packets of each occurrence, all of which begin in the good state

@@ -22,8 +22,6 @@ Change = tuple[float, float, float]  # when it was ordered, when it was done, th
 
 
 class Log:
-    """Writes the records of a run."""
-
     def __init__(self, directory: Path, network: LabInfo) -> None:
         self._path = directory / "events" / FILE
         self._links = {
@@ -41,8 +39,6 @@ class Log:
 
 
 class LinkChanges:
-    """The changes, in order."""
-
     def __init__(self, records: Sequence[Mapping[str, Any]] = ()) -> None:
         self._records = list(records)
 

@@ -126,8 +126,6 @@ _Change = tuple[float, LinkEnds, Port, dict[str, int | None]]  # when, where, ne
 
 
 class _Listener:
-    """Keeps the changes that the kernel reports."""
-
     def __init__(self, network: LabInfo) -> None:
         self._changes: list[_Change] = []
         self._failures: list[str] = []

@@ -97,7 +97,6 @@ def measure(
     events: Sequence[Mapping[str, Any]],
     by_hand: LinkChanges = LinkChanges(),  # noqa: B008 (it holds nothing)
 ) -> LinksUnderLoad:
-    """Read the samples of a run that is over."""
     import polars as pl
 
     samples = directory / "samples"

@@ -35,10 +35,9 @@ class _Process:
 
 
 class ProcessSampler:
-    """Follows all processes of the sandbox except shells and processes seen only once.
+    """Follows all processes of the sandbox except shells and processes seen only once."""
 
-    Where workers share a process, each has its own thread's time and an equal share of the memory.
-    """
+    # Where workers share a process, each has its own thread's time and an equal share of memory.
 
     def __init__(
         self, folder: Path, hosts: Mapping[str, Mapping[str, Any]], named: Mapping[str, int]
@@ -57,7 +56,6 @@ class ProcessSampler:
         self._next_s = 0.0
 
     def sample(self, tick: int = 0) -> None:
-        """Read all processes if it is time."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return

@@ -130,8 +130,6 @@ class Wait:
 
 
 class WaitWatch:
-    """Reads how long processes wait for a processor, from `start` until `finish`."""
-
     def __init__(self, processes: Mapping[str, int]) -> None:
         self._processes = dict(processes)
         self._began_s = self._read_s = time.monotonic()
@@ -223,8 +221,6 @@ class Headroom:
 
 
 class Watch:
-    """Measures the headroom of processes, from `start` until `finish`."""
-
     def __init__(self, processes: Mapping[str, int]) -> None:
         self._processes = processes
 
@@ -377,8 +373,6 @@ class _Part:
 
 
 class StandstillWatch:
-    """Watches whether parts stand still, from `start` until `finish`."""
-
     def __init__(self, parts: Mapping[str, int]) -> None:
         self._processes = dict(parts)
         self._parts: list[_Part] = []
@@ -391,7 +385,6 @@ class StandstillWatch:
         return self
 
     def finish(self) -> list[Standstill]:
-        """Stop; return the longest standstill of each part."""
         self._done = True
         self._thread.join()
         for part in self._parts:

@@ -48,10 +48,9 @@ _DTYPE = [("t_s", "f8"), ("end", "u4"), *_TYPES.items()]
 
 
 class QueueReader:
-    """Reads the output queues of interfaces of one namespace, all by one dump.
+    """Keeps dumps of a namespace's queues, and takes the numbers out of many at once.
 
-    It keeps the kernel's answers (`capture`), parses one to learn where the numbers are, and takes
-    them out of many at once (`decode`), which must look the same.
+    It parses one to learn where the numbers are (`decode`); all others must look the same.
     """
 
     def __init__(self, interfaces: Sequence[str], pid: int | None = None) -> None:
@@ -207,7 +206,6 @@ class QueueSampler:
             raise failure
 
     def decode(self) -> None:
-        """Bring table, `latest` and `highest_bytes` up to date."""
         for reader, ends in self._readers:
             times_s, values = reader.decode()
             numbers, flat = np.tile(ends, len(times_s)), values.reshape(-1, len(COLUMNS))

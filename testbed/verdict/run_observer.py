@@ -24,8 +24,6 @@ _EMULATOR = (_SWITCH_DAEMON, "controller", "delay-relay")
 
 
 class RunObserver:
-    """Reads all counters before and after the training, and watches processor and clock."""
-
     def __init__(
         self,
         directory: Path,
@@ -66,7 +64,6 @@ class RunObserver:
 
     @contextmanager
     def attended(self, sampler: int) -> Iterator[None]:
-        """Look whether a part of the emulator stands still while the body runs the workload."""
         watch = StandstillWatch({**self._own, "sampler": sampler}).start()
         try:
             yield

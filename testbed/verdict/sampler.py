@@ -1,7 +1,7 @@
 """Samples a run's queues, flows and processes in a process of its own, on one monotonic clock.
 
-`sampled` starts it: `python -m testbed.verdict.sampler DIRECTORY`. It fills `samples/` of the run
-directory, and `live.json` 4 times a second. One that fails does not fail the run.
+It fills `samples/` of the run directory, and `live.json` 4 times a second. One that fails does not
+fail the run.
 """
 
 from __future__ import annotations
@@ -147,8 +147,6 @@ _FULL_RATE_LINKS = 64
 
 
 class Sampler:
-    """Samples one lab from `run` on."""
-
     def __init__(self, directory: Path, order: dict[str, Any]) -> None:
         self._directory = directory
         self._folder = directory / "samples"
@@ -180,7 +178,6 @@ class Sampler:
         requests: SimpleQueue[dict[str, Any]],
         reply: Callable[[dict[str, Any], list[str]], object],
     ) -> None:
-        """Sample until `stop` is set, then write all files."""
         period_s = 1 / self._rate_hz
         began_s = next_s = last_s = time.monotonic()
         began_cpu_s = time.process_time()
@@ -297,7 +294,6 @@ def order_of(
     processes: Mapping[str, int],
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Make the sampler's first request: what it needs to know of a lab, as plain data."""
     run = {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")}
     order = {"processes": dict(processes), "flows": dict(flows), "run": run}
     return network.as_json() | order
@@ -318,7 +314,6 @@ class RunningSampler:
             self._begun = True
 
     def write(self) -> None:
-        """Write what was sampled so far into the parquet files, and go on."""
         try:
             self.wait()
             problems = list(self._helper.ask(_TIMEOUT_S, do="write")["problems"])
