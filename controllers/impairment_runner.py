@@ -9,13 +9,7 @@ from typing import Any, TypeVar, cast
 
 from controllers.framework import eventlet, hub
 from controllers.impairments import Effect, Impairment
-from controllers.impairments.base import (
-    NOT_MEASURED,
-    STILL_IN_FORCE,
-    ArrivalFilter,
-    LabAccess,
-    NotMeasuredError,
-)
+from controllers.impairments.base import STILL_IN_FORCE, ArrivalFilter, LabAccess
 from controllers.switches import Switch
 from controllers.timeline import Occurrence, Timeline, write_record
 from testbed.lab import paths
@@ -159,7 +153,7 @@ class ImpairmentRunner:
             ended_s = time.monotonic()
             self._timeline.ended(occurrence)
             self._measuring[impairment] = ongoing
-            effect = _effect_of(impairment)
+            effect = impairment.effect()
             del self._measuring[impairment]
             write_record(self._log, occurrence, "end", (planned_s, sent_s, ended_s), effect)
         else:
@@ -189,10 +183,3 @@ class ImpairmentRunner:
             if stopped:
                 return ongoing.stop_planned_s or time.monotonic()
         return ends_s
-
-
-def _effect_of(impairment: Impairment[Any]) -> Effect:
-    try:
-        return impairment.effect()
-    except NotMeasuredError as error:
-        return Effect(details={NOT_MEASURED: str(error)})

@@ -356,12 +356,7 @@ class Effect:
     details: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
-NOT_MEASURED = "not_measured"  # the detail of an effect that is not known: why
 STILL_IN_FORCE = "still_in_force"  # the detail of what was skipped since the one before went on
-
-
-class NotMeasuredError(RuntimeError):
-    """An effect cannot be measured; the message says why, in one line."""
 
 
 class ArrivalFilter(Protocol):
@@ -482,7 +477,7 @@ class Impairment(ABC, Generic[ParametersT]):
         """End it; it is no longer in force when this returns."""
 
     def effect(self) -> Effect:
-        """The effect since its last begin, measured after its end; NotMeasuredError: unknown."""
+        """The effect since its last begin, measured after its end."""
         return Effect()
 
 

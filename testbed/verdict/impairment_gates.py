@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers import impairment_plan, impairments
-from controllers.impairments.base import LEGS_OF, NOT_MEASURED, STILL_IN_FORCE
+from controllers.impairments.base import LEGS_OF, STILL_IN_FORCE
 from testbed.lab.loss_table import LossModel
 from testbed.lab.network import LabInfo
 from testbed.verdict.conservation import Conservation
@@ -81,22 +81,18 @@ def _place(event: Mapping[str, Any]) -> str:
 def unmet(events: Events) -> Finding:
     met: dict[str, list[int]] = {}
     uncounted: set[str] = set()
-    unknown: dict[str, str] = {}
     for event in events:
         if event["action"] != "end":
             continue
-        if why := (event.get("details") or {}).get(NOT_MEASURED):
-            unknown[event["name"]] = f"{event['name']} was not measured: {why}"
-        elif event.get("met") is not None:
+        if event.get("met") is not None:
             met.setdefault(event["name"], []).append(event["met"])
         else:
             uncounted.add(str(event["kind"]))
-    missing = "; ".join(unknown.values())
     notes = [f"not known of {', '.join(sorted(uncounted))}, which count nothing"]
     notes = notes if uncounted else []
     if not met:
-        notes = [] if missing else ["no impairment began that counts what it meets", *notes]
-        return Finding(missing=missing, where=", ".join(unknown), note="; ".join(notes))
+        notes = ["no impairment began that counts what it meets", *notes]
+        return Finding(note="; ".join(notes))
     unmet_entries = [entry for entry, counts in met.items() if not any(counts)]
     pauses = [
         f"{counts.count(0)} of {len(counts)} occurrences of {entry} met nothing"
@@ -107,7 +103,6 @@ def unmet(events: Events) -> Finding:
         value=len(unmet_entries),
         where=", ".join(unmet_entries),
         note="; ".join([*pauses, *notes]),
-        missing=missing,
         repeats=True,
     )
 
