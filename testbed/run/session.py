@@ -180,10 +180,10 @@ class LabSession:
         )
 
     def _sampler_order(self, flows: Mapping[str, Any]) -> dict[str, Any]:
-        from testbed.verdict import sampler as sampling
-
-        pids = self.processes.pids()
-        return sampling.order_of(self.info, flows=flows, processes=pids, config=self.config)
+        names = ("key", "arm", "seed", "rounds", "experiment")
+        run = {name: self.config.get(name) for name in names}
+        facts = {"processes": self.processes.pids(), "flows": dict(flows), "run": run}
+        return self.info.as_json() | facts
 
     @contextmanager
     def sampled(self, flows: Mapping[str, Any]) -> Iterator[sampling.RunningSampler]:

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from testbed.lab.helpers.process import HelperError, HelperProcess, Requests
 from testbed.lab.kernel.commands import CommandError
-from testbed.lab.network import LabInfo
 from testbed.shared import python_module, run_directory
 from testbed.shared.unlinked import open_file
 from testbed.verdict.flows import FlowSampler, Tail
@@ -285,18 +284,6 @@ def main() -> None:
 
 # Writing the files of an hour's run takes a few seconds.
 _TIMEOUT_S = 60.0
-
-
-def order_of(
-    network: LabInfo,
-    *,
-    flows: Mapping[str, Any],
-    processes: Mapping[str, int],
-    config: Mapping[str, Any],
-) -> dict[str, Any]:
-    run = {name: config.get(name) for name in ("key", "arm", "seed", "rounds", "experiment")}
-    order = {"processes": dict(processes), "flows": dict(flows), "run": run}
-    return network.as_json() | order
 
 
 class RunningSampler:

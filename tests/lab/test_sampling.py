@@ -47,7 +47,7 @@ def in_sandbox(request: dict[str, Any], _: Messages) -> dict[str, Any]:
     link_trials.ping(hosts["worker-1"], hosts["server"], count=1)
     switch.deepen_buffers()
     flows = {"hosts": list(hosts), "ports": DATA_PORTS, "centre": "server"}
-    order = sampling.order_of(built.info, flows=flows, processes={}, config={"key": "scene"})
+    order = built.info.as_json() | {"flows": flows, "processes": {}, "run": {"key": "scene"}}
     with sampling.sampled(directory, order):
         _wait_for_samples(directory)
         _burst(hosts)
