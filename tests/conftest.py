@@ -249,7 +249,6 @@ def pytest_terminal_summary(
 
 
 def _words(report: pytest.TestReport) -> str:
-    """The first line of what it said."""
     crash = getattr(report.longrepr, "reprcrash", None)
     words = crash.message if crash is not None else str(report.longrepr)
     return next(iter(words.splitlines()), "")

@@ -47,7 +47,6 @@ class Witness:
         return max((float(late_s) for at_s, late_s in stalls if float(at_s) >= since_s), default=0)
 
     def close(self) -> None:
-        """End it and remove its record."""
         self._process.kill()
         self._process.wait()
         self._record.unlink()

@@ -138,7 +138,6 @@ class ResultsBuilder:
 
 
 def write(path: Path, document: Any) -> None:
-    """A JSON file."""
     path.write_text(json.dumps(document), encoding="utf-8")
 
 
@@ -162,7 +161,6 @@ def edited(path: Path) -> Iterator[Any]:
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """The summary of the experiment in a folder."""
     return summarise(load(folder))
 
 

@@ -64,7 +64,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[webdriver.Chrome]:
-    """One browser for all tests."""
     options = webdriver.ChromeOptions()
     for flag in _FLAGS:
         options.add_argument(flag)

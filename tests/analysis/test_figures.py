@@ -67,7 +67,6 @@ def test_the_headline_ratio_is_joined_between_its_bounds_at_numbers_and_not_at_n
     summary = summary_of(tmp_path)
 
     def drawn() -> tuple[Axes, set[tuple[float, ...]], set[tuple[float, ...]]]:
-        """The axes, and heights of what has two ends: lines between them, and points alone."""
         figure = along_factor.ratios_along_factor(summary, style.arm_styles(list(summary["arms"])))
         assert figure is not None
         (axes,) = figure.axes

@@ -63,7 +63,6 @@ def two_tasks(tmp_path) -> Path:
 
 
 def overview(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Ours, and whether it reproduces the paper's, of each row."""
     rows = overview_table([summary]).rows
     return [(f"{row[3].text} ({row[3].detail})", row[4].text) for row in rows]
 

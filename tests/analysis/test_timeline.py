@@ -19,12 +19,10 @@ _DATA = re.compile(r'<script type="application/json" class="run">(.*?)</script>'
 
 
 def shown(page: str) -> list[dict[str, Any]]:
-    """The data of the runs on a page."""
     return [json.loads(text) for text in _DATA.findall(page)]
 
 
 def page_of(folder: Path) -> str:
-    """The page of the results in a folder."""
     page, keys = timeline.timeline_page(load(folder))
     assert keys == {run["key"] for run in shown(page)}
     return page

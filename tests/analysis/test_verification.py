@@ -47,7 +47,6 @@ def made(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def project(made, tmp_path) -> Path:
-    """A copy of it, to be changed."""
     return Path(shutil.copytree(made, tmp_path / "project"))
 
 

@@ -47,7 +47,6 @@ LAYOUT = PayloadLayout([("a", 6), ("b", 12), ("c", 4)], chunk_bytes=16)
 
 
 def gone(share, *, draw=(1, 0, 0)):
-    """The elements of `b` that were zeroed."""
     gradient = np.ones(LAYOUT.element_count, dtype=np.float32)
     count = layers.lose(gradient, layers.parts(LAYOUT, {"b": ["b"]}, {"b": share}), draw)
     lost = set(np.flatnonzero(gradient == 0).tolist())

@@ -104,7 +104,6 @@ def _says_nothing(node: ast.AST, function: ast.FunctionDef) -> bool:
 
 
 def change(node: ast.AST, kind: str) -> None:
-    """Changes a node in place."""
     if isinstance(node, ast.Compare):
         node.ops[0] = _SWAPPED[type(node.ops[0])]()
     elif isinstance(node, ast.BoolOp | ast.BinOp):

@@ -43,7 +43,6 @@ class Conversation:
         self.add(IP(src=WORKER, dst=SERVER) / UDP(sport=47000, dport=47000) / header / bytes(CHUNK))
 
     def segment(self, source: str, stream: bytes, flags: str = "PA") -> Any:
-        """A segment of the control connection."""
         target = SERVER if source == WORKER else WORKER
         ports = (40000, 46999) if source == WORKER else (46999, 40000)
         sequence = self._next[source]

@@ -12,8 +12,6 @@ from tests.cli.test_verbs import lab
 
 @pytest.fixture
 def rows(tmp_path, capsys):
-    """The rows of a conversation, without times."""
-
     def read(conversation, **options):
         reading.show(conversation.write(tmp_path / "x.pcap"), **options)
         return [" ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()]

@@ -31,7 +31,6 @@ _QUIET = {"DASK_LOGGING__DISTRIBUTED": "error"}
 
 
 def until(true: Callable[[], Any]) -> Any:
-    """Polls until `true` gives something; returns that."""
     ends = time.monotonic() + DEADLINE_S
     while not (result := true()):
         assert time.monotonic() < ends, "waited in vain"
@@ -80,7 +79,6 @@ class Loopback:
     def worker(
         self, *options: str, environment: dict[str, str] | None = None, resources: str = "lab=1"
     ) -> subprocess.Popen[bytes]:
-        """Start a worker, which joins when it is ready."""
         words = ("--no-nanny", "--nthreads", "1", "--resources", resources)
         return self._start("worker", *words, *options, environment=environment)
 
@@ -132,7 +130,6 @@ def share_out(
 
 
 def children(process: subprocess.Popen[bytes]) -> list[int]:
-    """The processes that this one has started."""
     pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

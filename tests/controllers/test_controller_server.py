@@ -22,7 +22,6 @@ from tests.cli.test_verbs import python
 
 
 def serving(path: str) -> tuple[ControllerServer, list[dict[str, Any]]]:
-    """A server, and the requests that it obeys."""
     obeyed: list[dict[str, Any]] = []
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -94,7 +94,6 @@ def ask(process: HelperProcess, do: str, **request: object) -> dict[str, Any]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process so far."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
 
 

@@ -15,7 +15,6 @@ PACKETS = 131_072
 
 
 def lost(model: LossModel, seed: str = "7") -> list[bool]:
-    """It is true for each of many packets that the channel loses."""
     return np.isin(np.arange(PACKETS), loss_table.drawn(model, seed).losses(0, PACKETS)).tolist()
 
 

@@ -14,7 +14,6 @@ from testbed.run.simulated_network import describe
 
 
 def network(**keys: Any) -> dict[str, Any]:
-    """A topology as the lab describes it to the controller."""
     description = describe(topologies.parse(keys)).as_json()
     for name, host in description["hosts"].items():
         host["mac"] = f"mac-{name}"

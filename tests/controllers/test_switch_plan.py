@@ -49,13 +49,11 @@ class FakeSwitch:
         self.mute = 0
 
     def connect(self, switch: Switch) -> Connection:
-        """A new connection, by which the switch is brought back to its plan."""
         connection = FakeDatapath(self).connection_of(switch)
         switch.bring_back(connection, connection.ports())
         return connection
 
     def take(self, kind: int, body: bytes, whole: bytes) -> Any:
-        """Carry out one message; returns an error, the body of a reply, or None."""
         if error := self.refuse(kind, body):
             return error
         if kind == _FLOW_MOD:
@@ -122,8 +120,6 @@ class FakeSwitch:
 
 
 class FakeDatapath:
-    """One connection of a fake switch, with the parts of the framework's that are used."""
-
     ofproto, ofproto_parser = ofproto_v1_3, parser
 
     def __init__(self, switch: FakeSwitch) -> None:
@@ -186,8 +182,6 @@ def diamond() -> dict[str, Any]:
 
 
 class Fabric:
-    """A network of fake switches that routing looks after."""
-
     def __init__(self) -> None:
         network = diamond()
         self.switches = {name: Switch(name) for name in network["switches"]}
@@ -197,7 +191,6 @@ class Fabric:
         self.lab = ControllerLabAccess(nothing, self.switches, Path(), Path())
 
     def connect(self, name: str) -> None:
-        """As the application does it."""
         connection = FakeDatapath(self.fakes[name]).connection_of(self.switches[name])
         self.routing.bring_back(name, connection)
 

@@ -17,8 +17,6 @@ from tests.verdict.evidence_of_gates import gate_of
 
 
 class Nothing(Impairment[Any]):
-    """An impairment that does nothing, and met a packet."""
-
     def begin(self) -> None: ...
 
     def end(self) -> None: ...
@@ -32,7 +30,6 @@ def impairment(**parameters: Any) -> Nothing:
 
 
 def begun(timeline: Timeline, round_number: int, leg: str, at_s: float = 0.0) -> list[str]:
-    """Labels of what a leg's begin brings into force."""
     announced = timeline.announced(round_number, leg, at_s)
     return [occurrence.parameters.label for occurrence in announced if timeline.begin(occurrence)]
 
@@ -83,8 +80,6 @@ ENTRY: dict[str, Any] = {"kind": "loss", "name": "loss", "q": 0.5}
 
 
 class Log(list[dict[str, Any]]):
-    """The records that the runner writes."""
-
     write = list.append
 
 

@@ -21,7 +21,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def trace(folder: Path, text: str, **keys: Any) -> TraceParameters:
-    """The parameters of a trace in a file of a folder."""
     (folder / "some.csv").write_text(text)
     document = {"kind": "trace", "file": "some.csv", "link": ["a", "s"], "at_s": [0], **keys}
     return TraceParameters.model_validate(document, context={"folders": [folder]})

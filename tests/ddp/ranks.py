@@ -119,7 +119,6 @@ def values(outcomes):
 
 
 def die():
-    """Ends this process at once, without a word."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -139,7 +138,6 @@ BUCKET_MB = 0.01
 
 
 def batch(step, rank, rows=8, dtype=torch.float32):
-    """A rank's inputs and targets in a step."""
     draws = torch.Generator().manual_seed(1000 * step + rank)
     return (
         torch.randn(rows, 30, generator=draws).to(dtype),
@@ -164,7 +162,6 @@ def train(ddp, steps, rank, *, first=0, rows=8, device="cpu", after=None, optimi
 
 
 def weights(net):
-    """All of a model's parameters, flat, as float32."""
     with contextlib.suppress(AttributeError):
         net = net.module
     flat = [parameter.detach().reshape(-1).float() for parameter in net.parameters()]
@@ -172,13 +169,11 @@ def weights(net):
 
 
 def last(state):
-    """The report of a step that there has been."""
     assert state.last is not None
     return state.last
 
 
 def fake_bucket(buffer, parameters, *, last):
-    """It has what a hook asks of `GradBucket`, with any buffer."""
     bucket = SimpleNamespace(
         buffer=lambda: buffer, parameters=lambda: parameters, is_last=lambda: last
     )
@@ -195,7 +190,6 @@ def exchange(state, gradients, parameters):
 
 
 def drawn(sizes, *seed):
-    """Gradients of these sizes."""
     draws = torch.Generator().manual_seed(sum(1000**at * part for at, part in enumerate(seed)))
     return [torch.randn(size, generator=draws) for size in sizes]
 

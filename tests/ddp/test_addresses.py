@@ -123,7 +123,6 @@ def test_ports_are_held_until_all_ranks_have_theirs():
 
 
 def beyond(rank, interface, collective):
-    """Exchanges with keys; returns what was seen of them."""
     state = BoundedLoss(mode="reliable", collective=collective, interface=interface, timeout_s=60)
     assert state._rendezvous.identity is not None
     folder = state._rendezvous.identity.folder

@@ -70,7 +70,6 @@ def test_weights_are_those_of_the_all_reduce_and_replicas_identical(collective):
 
 
 def assert_equal(outcomes):
-    """The weights of `both` on all ranks, and how they have come about."""
     for expected, ours, reports in outcomes:
         assert np.array_equal(ours, outcomes[0][1])
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)

@@ -20,7 +20,6 @@ PARAMETERS = [torch.zeros(size) for size in SIZES]
 
 
 def heard(state, rank, step=0):
-    """It returns what an exchange raises, and after how long; None where nothing is wrong."""
     began_s = time.monotonic()
     try:
         exchange(state, drawn(SIZES, rank, step), PARAMETERS)

@@ -45,7 +45,6 @@ def whole(net):
 
 
 def trained(rank, mesh, reduced_as=None, **settings):
-    """The weights, and the reports of all steps."""
     net, reports = sharded(mesh["shard"], reduced_as), []
     state = BoundedLoss(group=mesh["replicate"].get_group(), **settings)
     state.hook_into(net)
@@ -69,7 +68,6 @@ def all_ways(rank, device="cpu"):
 
 
 def refusals(mesh, native):
-    """Returns the errors for models and groups that do not fit."""
     errors = []
     right = mesh["replicate"].get_group()
     partly = model()
@@ -90,7 +88,6 @@ def test_replicas_are_identical_and_train_as_with_fsdps_own_all_reduce():
 
 
 def assert_alike(outcomes):
-    """Checks what `all_ways` returned on all ranks."""
     expected = outcomes[0][0]
     for _, ways, refused in outcomes:
         for name, (ours, reports) in ways.items():

@@ -150,7 +150,6 @@ SLOTS = (0, 1)
 
 
 def residuals_of(*lost, scale=1.0):
-    """Residuals after a step that has lost these elements."""
     residuals = Residuals()
     assert residuals.slots({"first": 2, "second": 3}) == SLOTS
     residuals.replace(np.array(lost, dtype=np.float32), SLOTS, scale)
@@ -206,7 +205,6 @@ def test_a_scale_that_cannot_be_is_refused():
 
 
 def averages(rank):
-    """It says for each type whether the means are right."""
     right = []
     for dtype in (torch.float32, torch.bfloat16):
         state = BoundedLoss(mode="reliable", rate_bps=math.inf, timeout_s=60)
@@ -254,7 +252,6 @@ def test_what_an_average_lost_is_added_after_a_checkpoint():
 
 
 def assert_added(outcomes):
-    """It checks what `averaged` returns on both ranks."""
     assert_complete([ledger for ledger, _ in outcomes])
     for ledger, _ in outcomes:
         assert set(ledger.left) == {0}  # one parameter, however many tensors have come

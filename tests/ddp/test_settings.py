@@ -16,7 +16,6 @@ PLAIN = Settings(rate_bps=1e6)
 
 
 def changed(settings):
-    """The names of options that do not have their defaults."""
     names = [option.name for option in dataclasses.fields(settings)]
     return {name for name in names if getattr(settings, name) != getattr(PLAIN, name)}
 

@@ -33,8 +33,6 @@ _SEPARATORS = {"|", "||", "&&", ";", "&"}
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A fenced block."""
-
     page: Path
     line: int  # at which it begins
     kind: str  # the word after the fence
@@ -57,7 +55,6 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     for match in _BLOCK.finditer(text):
         marks, indent = dict(_MARK.findall(match["marks"])), match["indent"]

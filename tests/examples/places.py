@@ -53,7 +53,6 @@ _OTHERS = {
 
 
 def good(kind: str) -> str:
-    """A file that holds one of a kind."""
     return _OTHERS.get(kind) or (EXAMPLES / f"own_{kind}.py").read_text(encoding="utf-8")
 
 
@@ -65,16 +64,13 @@ def place(folder: Path, kind: str, text: str | None = None) -> Path:
 
 
 def write(folder: Path, kind: str, reference: str = "./mine.py", **changes: Any) -> Path:
-    """An experiment that uses the code of a reference."""
     return Path(small.write(folder, **{**ONE_RUN, **PLACES[kind](reference), **changes}))
 
 
 def load_all(path: Path) -> list[Run]:
-    """The runs of an experiment's file."""
     return experiment.load(str(path))
 
 
 def load(folder: Path, kind: str, reference: str = "./mine.py") -> Run:
-    """The run of such an experiment."""
     (run,) = load_all(write(folder, kind, reference))
     return run

@@ -109,7 +109,6 @@ def ok_or_stalled(pytestconfig: pytest.Config) -> OkOrStalled:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Tell whether it runs; an ended one that nobody has waited for does not."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -211,7 +210,6 @@ def start(
 
 
 def finished(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`./lab` with these words when it has ended, and what it printed."""
     usual: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "check": False}
     return subprocess.run([sys.executable, "-m", "testbed", *words], **{**usual, **options})
 
@@ -287,7 +285,6 @@ def shared_run(
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    """The first true value of `condition`, asked every 10 ms."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         if value := condition():

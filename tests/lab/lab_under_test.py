@@ -46,7 +46,6 @@ class LabUnderTest:
 
     @functools.cached_property
     def client(self) -> ControllerClient:
-        """A connection to the lab's controller."""
         private = f"/proc/{self._first_pid}/root{PRIVATE_DIRECTORY}"
         return ControllerClient(Path(private, "controller.sock"))
 
@@ -55,7 +54,6 @@ class LabUnderTest:
         return self._outer_pids[inner_pid]
 
     def host_pid(self, name: str) -> int:
-        """A process in a host's network namespace, as this process sees it."""
         return self.outer_pid(self.network["hosts"][name]["pid"])
 
     def interface(self, node: str, other: str) -> tuple[int, str]:
@@ -69,17 +67,14 @@ class LabUnderTest:
         raise KeyError((node, other))
 
     def address(self, name: str) -> str:
-        """A host's IPv4 address."""
         return str(self.network["hosts"][name]["address"])
 
     def begin(self, round_number: int, leg: str = "gather") -> list[str]:
-        """Announce a leg's begin."""
         self._ended_before = collections.Counter(end["name"] for end in self._ends())
         self._open.append((round_number, leg))
         return self.client.begin(round_number, leg)
 
     def end(self, round_number: int, leg: str = "gather") -> list[str]:
-        """Announce a leg's end."""
         self._open.remove((round_number, leg))
         return self.client.end(round_number, leg)
 
@@ -89,7 +84,6 @@ class LabUnderTest:
             self.end(*self._open[-1])
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Read what the controller has logged of one entry so far."""
         return [event for event in self._events() if event["name"] == name]
 
     def ended(self, name: str) -> dict[str, Any]:

@@ -301,5 +301,4 @@ TRIALS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def in_sandbox(request: dict[str, Any], _: Messages) -> dict[str, Any]:
-    """Make a trial."""
     return TRIALS[request["trial"]]()

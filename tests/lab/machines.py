@@ -15,7 +15,6 @@ _PORT = 29400
 
 
 def address(machine: int) -> str:
-    """It returns the address of a machine, from 0."""
     return f"10.9.0.{machine + 1}"
 
 

@@ -40,8 +40,6 @@ _SHORTER = {
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a reader does."""
-
     block: Block
     command: str = ""  # of the shell; empty: the block is a file to save, or Python to run
 

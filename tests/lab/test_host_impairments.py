@@ -78,7 +78,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
 
 
 def received_bytes(lab: LabUnderTest, host: str) -> int:
-    """Bytes that have arrived at a host's interface, by the kernel's own count."""
     pid, interface = lab.interface(host, "s1")
     (link,) = json.loads(run([*inside(pid), *f"ip -j -s link show dev {interface}".split()]))
     return int(link["stats64"]["rx"]["bytes"])

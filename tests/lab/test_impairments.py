@@ -88,7 +88,6 @@ def _ends_its_legs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def share_lost(sent: Sequence[int], received: Sequence[int]) -> float:
-    """The share of packets that did not arrive, and none that was not sent."""
     assert set(received) <= set(sent)
     return 1 - len(set(received)) / len(sent)
 
@@ -106,7 +105,6 @@ def runs_lost(sent: Sequence[int], received: Sequence[int]) -> list[int]:
 
 
 def assert_clean(flow: Flow) -> None:
-    """Everything arrives, in order."""
     sent = flow.send(500)
     assert flow.received() == sent
 

@@ -17,13 +17,11 @@ LATE_S = 0.002
 
 
 def measured(trial: str) -> dict[str, Any]:
-    """Make a trial of `link_trials`, in a sandbox of its own."""
     return sandbox.result_of("tests.lab.link_trials", {"trial": trial})
 
 
 @pytest.fixture(scope="module")
 def star() -> dict[str, Any]:
-    """Measure one star of links with delays and losses."""
     return measured("star")
 
 

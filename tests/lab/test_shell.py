@@ -58,7 +58,6 @@ class Terminal:
         self.inside = psutil.Process(self.process.pid).children(recursive=True)
 
     def until_prompt(self) -> str:
-        """Read what is printed until the next prompt."""
         printed, deadline_s = "", time.monotonic() + 40
         while not printed.endswith(PROMPT):
             ready, _, _ = select.select([self.master], [], [], deadline_s - time.monotonic())
@@ -67,11 +66,9 @@ class Terminal:
         return printed
 
     def type(self, keys: str) -> None:
-        """Press keys."""
         os.write(self.master, keys.encode())
 
     def ask(self, line: str) -> str:
-        """Enter a line, return what it prints."""
         self.type(line + "\n")
         return self.until_prompt()
 

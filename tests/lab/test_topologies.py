@@ -79,7 +79,6 @@ class Traffic:
         }
 
     def sent(self) -> dict[str, int]:
-        """Packets that went out of leaf-2 to each spine."""
         listed = json.loads(run(["ip", "-j", "-s", "link"]))
         packets = {entry["ifname"]: entry["stats64"]["tx"]["packets"] for entry in listed}
         return {
@@ -98,7 +97,6 @@ class Traffic:
 
 
 def received(sink: socket.socket) -> list[str]:
-    """All datagrams that wait."""
     texts = []
     with suppress(BlockingIOError):
         while True:
@@ -107,7 +105,6 @@ def received(sink: socket.socket) -> list[str]:
 
 
 def memory_bytes() -> int:
-    """Add up the memory of all processes; they divide what they share."""
     return sum(
         process.memory_full_info().pss
         for process in psutil.process_iter()

@@ -19,7 +19,6 @@ _ALL_LINKS = bytes(16)  # ifinfomsg
 
 @pytest.fixture
 def elsewhere() -> int:
-    """A thread in a network namespace of its own."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     return namespaces.hold("elsewhere")

@@ -30,7 +30,6 @@ time.sleep(60)
 
 @contextlib.contextmanager
 def started(code: str, *arguments: str | bytes, **options: object) -> Iterator[int]:
-    """A process that has printed its first line."""
     argv = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, **options) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == b"\n"

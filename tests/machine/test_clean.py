@@ -28,7 +28,6 @@ with RunDirectory(pathlib.Path(sys.argv[1])).open({"key": "x"}) as directory:
 
 @pytest.fixture
 def going_on(tmp_path):
-    """A run in progress below tmp_path/out."""
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, str(tmp_path / "out" / "small" / KEY)],
         stdout=subprocess.PIPE,

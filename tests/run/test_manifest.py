@@ -49,7 +49,6 @@ def repository(root: Path, monkeypatch: Any, texts: dict[str, str]) -> None:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """Runs git in a folder, with the settings of no user; returns what it prints."""
     argv = ["git", "-C", str(root), "-c", "user.name=n", "-c", "user.email=e", *arguments]
     settings = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env=settings)

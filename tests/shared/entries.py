@@ -21,7 +21,6 @@ def every(registry: Registry[Any], *texts: str, **options: Any) -> list[str]:
 
 
 def listed(registry: Registry[Any]) -> str:
-    """Write how a message lists what would be valid."""
     return f"valid: {', '.join(registry)}, "
 
 

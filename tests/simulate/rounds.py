@@ -18,8 +18,6 @@ CHUNK_BYTES = 1456
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """It holds how long the two legs of a round took, and the server's reports of them."""
-
     gather_s: float
     broadcast_s: float
     gathered: dict[str, TransferReport]

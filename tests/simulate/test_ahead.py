@@ -58,8 +58,6 @@ def test_the_schedule_is_that_of_a_pacer_that_is_asked(
 
 
 class Two(Parties):
-    """A worker that sends, and a server that receives, over a link with a queue."""
-
     def __init__(self, *, ahead, chunks, tolerance=0.0, repair="passes", late_s=0.0, **link):
         simulation = Simulation()
         self.link = DoublingLink(simulation, rate_bps=10e6, delay_s=0.005, seed=3, **link)
@@ -70,7 +68,6 @@ class Two(Parties):
         simulation.at(late_s, lambda: self.receive(2, self.into, tolerance=tolerance))
 
     def ended(self):
-        """The reports of both."""
         self.simulation.run(limit=200_000)
         self.simulation.at(self.simulation.now_s + 1, self.link.catch_up)  # nobody looks any more
         self.simulation.run()

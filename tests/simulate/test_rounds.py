@@ -22,7 +22,6 @@ LOSSY: dict[str, Any] = {
 
 
 def outcome(star):
-    """It returns the results of a star's rounds, as text."""
     parts: list[object] = []
     for played in star.rounds:
         for reports in (played.gathered, played.broadcast):

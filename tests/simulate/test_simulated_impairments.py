@@ -75,7 +75,6 @@ class Scene:
         return [number for of, number in self.sinks.in_order[0] if of == source]
 
     def times_s(self, source=0):
-        """It returns when each datagram of a source came."""
         everybody = zip(*self.sinks.in_order, strict=True)
         return np.array([time_s - BEGINS_S for (of, _), time_s in everybody if of == source])
 

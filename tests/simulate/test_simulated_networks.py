@@ -30,7 +30,6 @@ def network(seed=1, **keys):
 
 
 def names(simulated, way):
-    """The directions of a way's links."""
     ends = {id(link): name for name, link in simulated.links.items()}
     return [ends[id(link)] for link in way.links]
 
@@ -69,7 +68,6 @@ def test_flows_spread_over_paths_of_equal_length_by_the_seed():
     workers = [f"worker-{rank}" for rank in range(1, 65)]
 
     def hops(seed):
-        """It returns each worker's hops, those there and those back."""
         _, simulated = network(seed=seed, **LEAF_SPINE)
         ways = simulated.ways(workers)
         return {name: [names(simulated, way) for way in ways[name]] for name in workers}

@@ -37,7 +37,6 @@ impairments:
 
 
 def loaded(folder: Path, arms: str, *settings: str) -> list[Run]:
-    """The runs of some arms, as in a lab."""
     path = folder / "small.yaml"
     path.write_text(EXPERIMENT)
     selection = Selection(name=str(path), arms=arms, settings=list(settings))

@@ -95,12 +95,10 @@ class SlowNetwork:
 
     @property
     def next_s(self):
-        """It returns the time of the next event; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     @property
     def under_way(self):
-        """Datagrams in queues and on links."""
         return sum(not first for *_, first in self._heap)
 
 

@@ -43,7 +43,6 @@ class Pair:
         return reports(pair.worker)[-1]
 
     def carried(self):
-        """Datagrams that each spine was sent."""
         return [self.network.links[hop].sent for hop in UP]
 
 

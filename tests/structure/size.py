@@ -24,8 +24,6 @@ _NO_CODE = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, to
 
 @dataclass(frozen=True)
 class Size:
-    """The counts of a file or of a room."""
-
     files: int = 0
     lines: int = 0
     code: int = 0
@@ -60,7 +58,6 @@ def budgets() -> dict[str, Any]:
 
 
 def tracked() -> list[str]:
-    """The repository's files, new ones that git does not ignore included."""
     argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     shown = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [name for name in shown.splitlines() if (ROOT / name).is_file()]
@@ -110,7 +107,6 @@ def words() -> int:
 
 
 def excesses() -> list[str]:
-    """It returns a line for each count that is above its budget."""
     limits, sizes = budgets(), rooms()
     counts: dict[str, tuple[int, int]] = {}
     for room, limit in limits["room"].items():
@@ -125,7 +121,6 @@ def excesses() -> list[str]:
 
 
 def table() -> str:
-    """Rows of rooms with their budgets."""
     limits, sizes = budgets(), rooms()
     heads = ("files", "lines", "budget", "end", "code", "statements")
     rows: list[tuple[Any, ...]] = [("room", *heads)]

@@ -64,8 +64,6 @@ def test_what_depends_on_the_mean_alone_is_made_once_for_all_workers_in_each_rou
 
 
 class Wire:
-    """An endpoint's announcements, in order."""
-
     def __init__(self):
         self.announced = []
 

@@ -99,7 +99,6 @@ def test_a_download_that_is_cut_off_is_told(own_cache, monkeypatch):
 
 
 def write_archive(folder, **changes):
-    """Returns its checksum."""
     content = archive(batch_files() | changes)
     folder.mkdir()
     (folder / "cifar-10-binary.tar.gz").write_bytes(content)

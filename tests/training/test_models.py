@@ -219,8 +219,6 @@ def test_a_package_that_is_missing_is_named(monkeypatch):
 
 
 class _Constant(torch.nn.Module):
-    """Answers the same for every input."""
-
     def __init__(self, logits):
         super().__init__()
         self.bias = torch.nn.Parameter(logits)

@@ -87,7 +87,6 @@ def test_a_paced_iteration_takes_its_time_and_says_when_it_took_more():
 
 
 def trained(optimiser, gradients, **options):
-    """The weights after each of `gradients`, one row a round."""
     weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
     options = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.0, **options}
     built = build_optimiser(optimiser, [weight], **options)

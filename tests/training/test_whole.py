@@ -64,7 +64,6 @@ class Whole:
         )
 
     def run(self) -> int:
-        """The launcher's exit status."""
         context = self.context
         torch.set_num_threads(1)
         context.model_and_data.load()
@@ -153,7 +152,6 @@ ALL = ["worker-1", "worker-2", "worker-3"]
 
 
 def gathered(whole):
-    """It returns the ranks whose gradients were averaged, by round."""
     ranks: dict[int, list[int]] = {}
     for event in whole.events("transfers-server"):
         if event["leg"] == "gather":

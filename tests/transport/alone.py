@@ -67,7 +67,6 @@ def there_and_back(protocol: str) -> bool:
 
 
 def rooms() -> set[str]:
-    """Returns what was imported of the project, as `testbed.ROOM`."""
     ours = {"testbed", "topologies", "controllers", "analysis"}
     modules = (module.split(".") for module in sys.modules)
     return {".".join(parts[:2]) for parts in modules if parts[0] in ours}

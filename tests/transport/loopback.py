@@ -103,7 +103,6 @@ def site(
 
 
 def udp_of(endpoint: Endpoint, peer: str = "server") -> UdpSocket:
-    """The socket for a peer's data."""
     sockets = endpoint._membership._sockets
     assert sockets is not None
     opened: UdpSocket = sockets[peer]
@@ -111,14 +110,12 @@ def udp_of(endpoint: Endpoint, peer: str = "server") -> UdpSocket:
 
 
 def tcp_of(endpoint: Endpoint, peer: str = "server") -> socket.socket:
-    """The connection for a peer's data."""
     data = endpoint._driver.links[peer].data
     assert isinstance(data, TcpData)
     return data.socket
 
 
 def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-    """Runs in a daemon thread; the future has the result or the exception."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -142,7 +139,6 @@ def joined(
 
 
 def carry(one: Endpoint, other: Endpoint, number: int = 0) -> None:
-    """A payload goes from one to the other and is whole."""
     layout = other._config.layout
     payload, into = random_payload(layout, seed=number), layout.new_buffer()
     sending = in_thread(one.send, number, {other._config.name: payload})

@@ -46,7 +46,6 @@ class Busy(Two):
         self.overflows += max(0, came - BUFFER_BYTES // SIZE)
 
     def transfer(self) -> float:
-        """Returns how long it takes."""
         began_s, number = self.simulation.now_s, len(self.sent)
         self.worker.batches.clear()
         self.begin(number)

@@ -25,7 +25,6 @@ PER_S = 8000  # datagrams: 97 Mbit/s
 
 
 def measured():
-    """A coalescer that has measured a rate."""
     coalescer = Coalescer()
     steady(coalescer)
     return coalescer
@@ -112,8 +111,6 @@ def test_who_speaks_while_data_arrive_looks_at_each_if_the_control_measures_the_
 
 
 class FakeSocket(UdpSocket):
-    """Gives the batches it was given, in turn."""
-
     def __init__(self, frames):
         self.frames, self.backlog, self.taken_bytes = list(frames), 0, 0
 
@@ -199,8 +196,6 @@ def test_only_a_rule_that_says_what_is_missing_lets_arrivals_gather():
 
 
 class ShortBuffer(FakeSocket):
-    """A socket with the buffer that an ordinary user gets."""
-
     datagram_bytes = HEADER_BYTES + 1456
     buffer_bytes_held = 212_992
     port = 1

@@ -106,7 +106,6 @@ class TransferFlow:
         return len(self.ended_s) == self._transfers
 
     def start(self, now_s: float) -> None:
-        """Begins the first transfer at `now_s`."""
         self._simulation.at(now_s, self._begin)
 
     def _begin(self) -> None:
@@ -215,7 +214,6 @@ class Scenario:
         return statistics.mean(shares), statistics.mean(queues)
 
     def end(self) -> None:
-        """Runs until all transfers have ended, and are right."""
         self.simulation.run(until_s=60.0, done=lambda: all(flow.done for flow in self.flows))
         assert all(flow.done and flow.intact for flow in self.flows)
 

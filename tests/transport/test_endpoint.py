@@ -132,7 +132,6 @@ def test_an_endpoint_that_is_closed_says_so_and_can_still_be_woken():
 
 
 def sockets_of(place, **changes):
-    """A worker's data sockets."""
     return open_data_sockets(
         **{
             "carrier": place.protocol.carrier,

@@ -135,7 +135,6 @@ def test_new_chunks_reach_their_places_and_nothing_else_is_touched(fast_path):
 
 
 def numbered(layout, numbers):
-    """Datagrams of chunk 0, 1, ... with these numbers."""
     frames = batch(layout, [good(layout, n % layout.chunk_count) for n in range(len(numbers))])
     records, wide = fields(frames, layout.chunk_bytes), np.array(numbers) % NUMBER_MODULUS
     records["sequence"] |= (wide // SEND_INDEX_MODULUS << CHUNK_BITS).astype(np.uint32)

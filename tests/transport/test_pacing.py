@@ -292,7 +292,6 @@ def test_a_sender_fits_its_batches_to_its_transfer(chunks, batch):
 
 
 def windowed(datagrams):
-    """An unpaced path with a window of so many."""
     control = Recorder(rate_bps=math.inf, window_bytes=datagrams * wire_bytes(1, 16))
     return SendingPath(congestion=control, chunk_bytes=16)
 

@@ -69,7 +69,6 @@ def install(wheel, folder):
 
 
 def moved_alone(python, *options):
-    """Returns what alone.py prints in that environment."""
     return json.loads(run(python, "-I", ALONE, *options).stdout)
 
 

@@ -37,7 +37,6 @@ CHUNK_BYTES = 16
 
 @contextlib.contextmanager
 def pair(*, authenticated=False):
-    """Two sockets that know each other: a server's and a worker's."""
     size = 32 + authenticated * TAG_BYTES
     sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size) for _ in range(2)]
     for udp, other in (sockets, sockets[::-1]):

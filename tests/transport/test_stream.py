@@ -15,7 +15,6 @@ from tests.transport.loopback import in_thread, tcp_pair
 
 @pytest.fixture
 def connected():
-    """A stream and its peer's end of the connection."""
     connection, peer = tcp_pair()
     stream = Stream(connection)
     yield stream, peer

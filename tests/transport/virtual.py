@@ -35,7 +35,6 @@ SESSION = 0xC0FFEE
 
 
 def layout_of(chunks: int, *, chunk_bytes: int = 16, last_elements: int = 4) -> PayloadLayout:
-    """A layout with so many chunks, the last one perhaps not full."""
     elements = (chunks - 1) * (chunk_bytes // 4) + min(last_elements, chunk_bytes // 4)
     return PayloadLayout([("weights", elements)], chunk_bytes)
 
@@ -48,8 +47,6 @@ def random_payload(layout: PayloadLayout, seed: int = 0) -> Bytes:
 
 
 class DoublingLink(Link):
-    """A link with a share of datagrams that arrive twice."""
-
     def __init__(
         self, simulation: Simulation, *, duplicate: float = 0.0, seed: int = 0, **options: Any
     ) -> None:
@@ -378,13 +375,11 @@ def ended(peer: Peer) -> list[int]:
 
 
 def gone(peer: Peer) -> str:
-    """Returns why the connection has ended, empty while it has not."""
     reasons = [event.reason for event in peer.events if isinstance(event, PeerGone)]
     return reasons[0] if reasons else ""
 
 
 def settings_of(layout, repair=None, order=None, **settings):
-    """The settings that both sides of these tests share."""
     common = {"repair": repair or Passes(), "order": order or InOrder(), **settings}
     return ConnectionSettings(session=SESSION, layout=layout, **common)
 
@@ -439,7 +434,6 @@ class Recorder(CongestionControl):
 
 
 def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **fields):
-    """Returns the progress of a transfer of which these chunks are there."""
     received = np.asarray(received, np.bool_)
     return Progress(
         received=received,
@@ -453,7 +447,6 @@ def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **fields
 
 
 def all_frames(layout, number=6):
-    """Every datagram of the transfer, in order."""
     sender = new_sender(layout, rate_bps=math.inf, number=number)
     parts = []
     while len(frames := sender.offer(0.0)):

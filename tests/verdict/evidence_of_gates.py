@@ -140,7 +140,6 @@ LINK = LinkEnds(
 
 
 def host(name: str, pid: int, number: int = 1) -> HostInfo:
-    """A host at port `number` of the switch."""
     return HostInfo(
         name=name,
         address=f"10.0.0.{number}",

@@ -40,7 +40,6 @@ any_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 
 
 def channel(model: LossModel, seed: int) -> Iterable[bool]:
-    """It yields for one packet after the other whether a channel loses it."""
     draw, bad = random.Random(seed), False
     while True:
         yield draw.random() < (model.loss_bad if bad else model.loss_good)

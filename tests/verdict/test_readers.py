@@ -28,14 +28,12 @@ MULTI = 0x2
 
 
 def packed(kind: int, content: bytes, number: int, flags: int = MULTI) -> bytes:
-    """One message of an answer to request `number`."""
     header = netlink.HEADER.pack(netlink.HEADER.size + len(content), kind, flags, number, 0)
     whole = header + content
     return whole + bytes(-len(whole) % 4)
 
 
 def queue(interface: int, number: int, *, sent: int, backlog: int = 0) -> bytes:
-    """The root queue of an interface with these counters."""
     basic = netlink.attribute(STATS_BASIC, struct.pack("=QIxxxx", sent, sent // 1514))
     counters = netlink.attribute(STATS_QUEUE, struct.pack("=IIIII", 0, backlog, 0, 0, 0))
     content = TCMSG.pack(0, interface, 1 << 16, ROOT, 2) + netlink.attribute(
@@ -45,7 +43,6 @@ def queue(interface: int, number: int, *, sent: int, backlog: int = 0) -> bytes:
 
 
 def done(number: int) -> bytes:
-    """The end of a dump."""
     return packed(netlink.DONE, bytes(4), number)
 
 

@@ -17,8 +17,6 @@ from testbed.workload.markers import MarkerSocket, RefusedError, Rounds
 
 
 class Controller:
-    """Remembers what it was told; one impairment is in force in round 1."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, str]] = []
 

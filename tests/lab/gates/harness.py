@@ -31,13 +31,11 @@ _LONGEST_S = 110
 
 
 def star(rate_bps: int, **changes: Any) -> dict[str, Any]:
-    """A topology of three hosts."""
     common = {"name": "star", "workers": 2, "rate_bps": rate_bps, "queue_bytes": 150_000}
     return common | changes
 
 
 def experiment(rate_bps: int, **changes: Any) -> dict[str, Any]:
-    """The document of a small experiment: three hosts, 40 rounds, the default limits."""
     return {
         "name": "gates",
         "rounds": 40,
@@ -80,7 +78,6 @@ class RunningLab:
         return int(result.name)
 
     def trainer(self, host: str) -> psutil.Process:
-        """The process that trains in a host."""
         network = Path(f"/proc/{self.host(host)}/ns/net").stat().st_ino
         (result,) = (
             child
@@ -94,7 +91,6 @@ class RunningLab:
         return self.process("ovs-vswitchd").pid
 
     def run_in(self, pid: int, *argv: str) -> str:
-        """Run a program in the network namespace of a process; returns what it prints."""
         return run([*inside(pid), *argv], timeout_s=10)
 
 
@@ -115,7 +111,6 @@ class WrongLab:
         retries: int = 0,
         **changes: Any,
     ) -> Results:
-        """Run it to its end."""
         results = self.folder / "out"
         process = start(
             *(*EXECUTE, str(retries)),

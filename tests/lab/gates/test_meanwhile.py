@@ -103,7 +103,6 @@ def test_an_impairment_that_begins_late_is_found(wrong_lab: WrongLab):
 
 
 def set_limit(lab: RunningLab, limit_bytes: int) -> None:
-    """Set the limit of the queue from the first switch to the server."""
     words = ["qdisc", "change", "dev", "s1-eth1", "parent", "1:10", "handle", "10:", "bfifo"]
     lab.run_in(lab.switches(), "tc", *words, "limit", str(limit_bytes))
 
@@ -142,7 +141,6 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
 
 
 def set_rate(lab: RunningLab, rate_bps: float) -> None:
-    """Set what the first switch sends to the server, as its shaper has it."""
     bucket = str(int(rate_bps * 0.0005 / 8))
     rate = ["rate", f"{round(rate_bps)}bit", "burst", bucket, "cburst", bucket]
     words = ["class", "change", "dev", "s1-eth1", "parent", "1:", "classid", "1:10", "htb"]
