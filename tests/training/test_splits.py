@@ -19,7 +19,7 @@ from tests.training.single_process import need_of
 SPLITS = st.one_of(st.just(Equal()), st.floats(1e-3, 1e3).map(lambda alpha: Dirichlet(alpha=alpha)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     split=SPLITS,
     groups=st.lists(st.integers(0, 5), min_size=1, max_size=300),

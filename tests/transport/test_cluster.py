@@ -254,7 +254,7 @@ def run_schedule(schedule):
     return worker.events, server.events
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.fixed_dictionaries(CHOICES))
 def test_no_schedule_hangs_or_delivers_a_wrong_byte_or_stops_above_its_tolerance(schedule):
     run_schedule(schedule)

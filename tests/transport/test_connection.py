@@ -25,16 +25,6 @@ from tests.transport.test_fast_path import BOTH
 from tests.transport.virtual import SESSION, Two, all_frames, ended, gone, layout_of, random_payload
 
 
-@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
-@pytest.mark.parametrize("loss", [0.0, 0.3])
-def test_transfers_in_flight_share_the_path_and_arrive_in_their_buffers(repair, loss):
-    two = Two(loss=loss, repair=repair)
-    two.carry(0, 2, 4)
-    assert two.intact == [0, 2, 4]
-    assert sorted(ended(two.worker)) == sorted(ended(two.server)) == [0, 2, 4]
-    assert two.path.in_flight == 0
-
-
 def test_the_earlier_transfer_has_the_path_first():
     two = Two(chunks=2000)
     two.carry(0, 2)

@@ -150,28 +150,6 @@ def test_the_deadline_counts_from_the_first_chunk():
     assert rule.deadline_s(nothing) is None
 
 
-@pytest.mark.parametrize(
-    ("deadline_s", "lost_before_nth", "received"),
-    [
-        (0.5, 10**9, 80),  # the rest never comes: closed at the deadline
-        (5.0, 3, 100),  # the rest comes in time: nothing is given up
-    ],
-)
-def test_a_transfer_closes_at_the_deadline_or_when_all_is_here(
-    deadline_s, lost_before_nth, received
-):
-    layout = layout_of(100)
-    network = Network(survives=lambda sequence, nth: sequence < 80 or nth >= lost_before_nth)
-    rule = EarlyClose(0.2, deadline_s).stop_rule(critical=False)(layout)
-    outcome = transfer(random_payload(layout), layout, rule=rule, network=network)
-    report = outcome.receiver.report("x")
-    assert report.chunks_received == received
-    if received == 80:
-        assert report.duration_s == pytest.approx(deadline_s, abs=1e-6)
-    else:
-        assert report.duration_s < deadline_s
-
-
 # Quick losses only.
 
 

@@ -90,7 +90,7 @@ def runs(p_good_to_bad: float, p_bad_to_good: float) -> LossModel:
     return LossModel(p_good_to_bad=p_good_to_bad, p_bad_to_good=p_bad_to_good)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.builds(
         LossModel,
