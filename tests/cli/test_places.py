@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,6 @@ import yaml
 from testbed.cli import places
 from testbed.cli.places import Place
 from testbed.shared.input_error import InputError
-from tests.cli.test_verbs import lab
 
 KEY = "dblp-s1-0123456789"
 
@@ -51,12 +51,12 @@ def test_a_folder_of_results_and_one_of_a_run_are_told_apart(results, monkeypatc
 
 
 @pytest.mark.parametrize("what", ["small", "small.yaml", "out/small"])
-def test_an_experiment_s_results_are_deleted_with_their_report(results, what):
+def test_an_experiment_s_results_are_deleted_with_their_report(results, what, in_process):
     (results / "report").mkdir()
     (results / "report" / "summary.json").write_text(json.dumps({"experiment": "small"}))
-    done = lab("clean", what, "--out", "out", "--yes", cwd=results.parent)
-    assert done.returncode == 0, done
-    assert done.stdout.startswith("removed out/small (")
+    status, out, err = in_process("clean", what, "--out", "out", "--yes")
+    assert status == 0, err
+    assert out.startswith("removed out/small (")
     assert not (results / "small").exists()
     assert not (results / "report").exists()
 
@@ -65,21 +65,22 @@ def test_an_experiment_s_results_are_deleted_with_their_report(results, what):
     ("answer", "message"),
     [("n\n", "nothing was removed"), ("", "nothing was removed; --yes does not ask")],
 )
-def test_nothing_is_deleted_without_a_yes(results, answer, message):
-    done = lab("clean", "out/small", cwd=results.parent, input=answer)
-    assert done.returncode == 1, done
-    assert done.stdout.splitlines()[1:] == [message]
+def test_nothing_is_deleted_without_a_yes(results, answer, message, in_process, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    status, out, err = in_process("clean", "out/small")
+    assert status == 1, err
+    assert out.splitlines()[1:] == [message]
     assert (results / "small").exists()
 
 
-def test_folders_that_hold_no_results_are_not_removed(results, tmp_path):
+def test_folders_that_hold_no_results_are_not_removed(results, in_process):
     for name in ("mine", "empty"):
         (results / name).mkdir()
     (results / "mine" / "topology.svg").write_text("")
     (results / "mine" / "thesis.tex").write_text("")
     for name in ("mine", "empty", f"small/{KEY}"):
-        done = lab("clean", f"out/{name}", "--yes", cwd=tmp_path)
-        assert done.returncode == 2, done
+        status, _, err = in_process("clean", f"out/{name}", "--yes")
+        assert status == 2, err
         assert (results / name).is_dir()
 
 
@@ -102,17 +103,20 @@ def test_a_name_in_a_file_is_never_a_path(results, tmp_path, in_process, name):
 
 
 @pytest.mark.parametrize("what", ["first", "./first/", "."])
-def test_the_report_of_a_scripts_run_lies_in_the_folder_that_is_named(tmp_path, what):
+def test_the_report_of_a_scripts_run_lies_in_the_folder_that_is_named(
+    tmp_path, what, in_process, monkeypatch
+):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         config = {"schema": 1, "arm": "script", "seed": 1, "adjustable": True}
         (tmp_path / name / "config.json").write_text(json.dumps(config))
         status = {"schema": 1, "verdict": "failed", "reason": "it broke", "gates": []}
         (tmp_path / name / "status.json").write_text(json.dumps(status))
-    done = lab("report", what, cwd=tmp_path / "first" if what == "." else tmp_path)
-    assert done.returncode == 0, done
-    assert f"report: {tmp_path}/first/report/index.html" in done.stdout
-    assert f"./lab explain {tmp_path}/first says why" in done.stdout
+    monkeypatch.chdir(tmp_path / "first" if what == "." else tmp_path)
+    status, out, err = in_process("report", what)
+    assert status == 0, err
+    assert f"report: {tmp_path}/first/report/index.html" in out
+    assert f"./lab explain {tmp_path}/first says why" in out
     summary = json.loads((tmp_path / "first" / "report" / "summary.json").read_text())
     assert summary["verdicts"]["failed"] == sum(summary["verdicts"].values()) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]

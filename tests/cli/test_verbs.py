@@ -249,25 +249,24 @@ ALSO_HEAVY = {"numpy", "networkx", "mininet", "testbed.experiment.schema"}
 
 
 @pytest.mark.parametrize(
-    ("words", "heavy"),
+    ("commands", "heavy"),
     [
-        (["--help"], HEAVY | ALSO_HEAVY),
-        (["list"], HEAVY | ALSO_HEAVY),
-        (["fly"], HEAVY | ALSO_HEAVY),
-        (["run", "quik"], HEAVY | ALSO_HEAVY),
-        (["plan", "quick", "--set", "rouns=3"], HEAVY),
-        (["run", "quick", "--set", "arms.dblp.high=1"], HEAVY),
+        (["--help", "list", "fly", "run quik"], HEAVY | ALSO_HEAVY),
+        (["plan quick --set rouns=3", "run quick --set arms.dblp.high=1"], HEAVY),
     ],
 )
-def test_a_quick_answer_imports_nothing_heavy(words, heavy, tmp_path):
+def test_a_quick_answer_imports_nothing_heavy(commands, heavy, tmp_path):
     code = (
         "import contextlib, sys, testbed.__main__\n"
-        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):\n"
-        "    testbed.__main__.main()\n"
-        "print(*sys.modules)"
+        "for command in sys.argv[1:]:\n"
+        "    sys.argv[1:] = command.split()\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):\n"
+        "        testbed.__main__.main()\n"
+        "    print(command, *sys.modules)"
     )
-    done = python("-c", code, *words, cwd=tmp_path, check=True)
-    assert set(done.stdout.split()) & heavy == set()
+    done = python("-c", code, *commands, cwd=tmp_path, check=True)
+    for command, line in zip(commands, done.stdout.splitlines(), strict=True):
+        assert set(line.removeprefix(command).split()) & heavy == set(), command
 
 
 def test_a_folder_whose_name_is_no_utf8_is_refused_in_one_line(in_process):
