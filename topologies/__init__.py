@@ -26,7 +26,6 @@ TOPOLOGIES: Registry[Any] = Registry(
         "leaf-spine": "topologies.shapes:LeafSpine",
         "fat-tree": "topologies.shapes:FatTree",
         "clos": "topologies.shapes:Clos",
-        "graph": "topologies.graph:Topology",
     },
     own="Topology",
     base="topologies.base:LabTopo",

@@ -48,27 +48,6 @@ def test_an_own_topology_may_use_core_for_any_link(tmp_path):
     assert {link["rate_bps"] for link in options.values()} == {20_000_000}
 
 
-GRAPH = {
-    "name": "graph",
-    "hosts": ["alice", "bob"],
-    "switches": ["s1", "s2"],
-    "edges": [
-        {"between": ["s1", "s2"], "rate_bps": 10_000_000, "delay_s": 0.005},
-        {"between": ["alice", "s1"]},
-        {"between": ["s2", "bob"]},
-    ],
-}
-
-
-def test_a_network_that_is_written_out_keeps_its_names_and_links():
-    made = topologies.build(topologies.parse(GRAPH))
-    assert made.hosts() == ["alice", "bob"]
-    options = made.link_options()
-    assert (options["s1--s2"]["rate_bps"], options["s1--s2"]["delay_s"]) == (10_000_000, 0.005)
-    assert options["alice--s1"]["rate_bps"] == 100_000_000
-    assert made.port("s1", "s2") == (1, 1)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

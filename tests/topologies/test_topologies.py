@@ -87,7 +87,7 @@ def test_thousands_of_hosts_are_built_in_seconds():
     assert len(topology.switches()) == 251 + 4
 
 
-@pytest.mark.parametrize("name", sorted(set(topologies.TOPOLOGIES) - {"graph"}))
+@pytest.mark.parametrize("name", topologies.TOPOLOGIES)
 def test_names_and_datapath_ids_are_the_same_each_time_and_fit_the_kernel(name):
     keys = {"name": name, "workers": 64, "extra_hosts": 32}
     if name == "fat-tree":
