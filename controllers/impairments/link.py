@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -21,8 +21,6 @@ from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.lab.link_control import LinkControl
 from testbed.lab.paced_frames import PacedFrames
-
-ParametersT = TypeVar("ParametersT", bound=ImpairmentParameters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +113,33 @@ class TemporarySettings:
                 self._others[key] = now[key]
 
 
+class NewSettings(ImpairmentParameters):
+    """Parameters of which some are new settings of one direction."""
+
+    keys: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def settings(self) -> dict[str, float]:
+        return self.model_dump(include={*self.keys}, exclude_none=True)
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if self.keys and not self.settings:
+            raise ValueError(f"changes nothing; give {', '.join(self.keys)} or both")
+        return self
+
+
+ParametersT = TypeVar("ParametersT", bound=NewSettings)
+
+
 class ChangedDirection(Impairment[ParametersT]):
-    """Sets `new_settings` of one direction while it is in force, then those from before."""
+    """Sets `settings` of one direction while it is in force, then those from before."""
 
     def __init__(self, parameters: ParametersT, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
         self._link = TemporarySettings(lab.links, at.sender.node, at.receiver.node)
-        self._new = self.new_settings(at)
-
-    def new_settings(self, at: Direction) -> dict[str, Any]:
-        raise NotImplementedError
+        self._new = parameters.settings
 
     def begin(self) -> None:
         self._link.set(self._new)
@@ -147,9 +161,10 @@ def too_much_jitter(delay_s: float, jitter_s: float, keys: Collection[str]) -> s
     return f"delay_s: {delay_s:g}; valid: from {jitter_s:g}, the jitter_s"
 
 
-class DelayParameters(ImpairmentParameters):
+class DelayParameters(NewSettings):
     """Changes delay and jitter of one direction of a link, in netem or in the lab's relay."""
 
+    keys = ("delay_s", "jitter_s")
     delay_s: float | None = Field(
         default=None, ge=0, le=10, description="the new delay of the direction"
     )
@@ -159,11 +174,6 @@ class DelayParameters(ImpairmentParameters):
         le=10,
         description="how far a packet's delay may lie from it, either way; at most the delay",
     )
-
-    @property
-    def settings(self) -> dict[str, float]:
-        both = {"delay_s": self.delay_s, "jitter_s": self.jitter_s}
-        return {key: value for key, value in both.items() if value is not None}
 
     @property
     def changes_middle(self) -> Collection[str]:
@@ -178,70 +188,34 @@ class DelayParameters(ImpairmentParameters):
         if words := too_much_jitter(now["delay_s"], now["jitter_s"], self.settings):
             raise ValueError(f"{words} (what an entry does not set is the link's)")
 
-    @model_validator(mode="after")
-    def _changes_something(self) -> DelayParameters:
-        if not self.settings:
-            raise ValueError("changes nothing; give delay_s, jitter_s or both")
-        return self
-
 
 class Delay(ChangedDirection[DelayParameters]):
     """Changes the middle of the link, and not its queue."""
 
     changes_rates = "no"
 
-    def new_settings(self, at: Direction) -> dict[str, Any]:
-        return self.parameters.settings
-
     def effect(self) -> Effect:
         return replace(super().effect(), dropped=None)
 
 
-class QueueParameters(ImpairmentParameters):
-    """Changes one direction's rate or queue limit, to values or factors; waiting packets stay."""
+class QueueParameters(NewSettings):
+    """Changes one direction's rate or queue limit; waiting packets stay."""
 
+    keys = ("rate_bps", "queue_bytes")
     rate_bps: RateBps | None = Field(default=None, description="the new rate")
-    rate_factor: float | None = Field(
-        default=None, gt=0, le=100, description="the new rate in multiples of the configured one"
-    )
     queue_bytes: int | None = Field(
         default=None, ge=2 * ETHERNET_FRAME_BYTES, le=64 << 20, description="the new queue limit"
-    )
-    queue_factor: float | None = Field(
-        default=None, gt=0, le=100, description="the new limit in multiples of the configured one"
     )
 
     @property
     def sets_rate(self) -> Literal["one way", "both ways", ""]:
-        return "one way" if self.rate_bps or self.rate_factor else ""
-
-    @model_validator(mode="after")
-    def _changes_something(self) -> QueueParameters:
-        pairs = (("rate_bps", "rate_factor"), ("queue_bytes", "queue_factor"))
-        new = [[key for key in pair if getattr(self, key) is not None] for pair in pairs]
-        for pair in new:
-            if len(pair) == 2:
-                raise ValueError(f"{pair[0]}: excludes {pair[1]}")
-        if not any(new):
-            keys = ", ".join(key for pair in pairs for key in pair)
-            raise ValueError(f"changes nothing; give at least one of {keys}")
-        return self
+        return "one way" if self.rate_bps else ""
 
 
 class Queue(ChangedDirection[QueueParameters]):
     """Changes the sender's shaper."""
 
     changes_rates = "target"
-
-    def new_settings(self, at: Direction) -> dict[str, Any]:
-        parameters, new = self.parameters, {}
-        if parameters.rate_bps is not None or parameters.rate_factor is not None:
-            rate = parameters.rate_bps or round(at.rate_bps * (parameters.rate_factor or 1))
-            new["rate_bps"] = max(10_000, rate)
-        if parameters.queue_bytes is not None or parameters.queue_factor is not None:
-            limit = parameters.queue_bytes or round(at.queue_bytes * (parameters.queue_factor or 1))
-            new["queue_bytes"] = max(2 * ETHERNET_FRAME_BYTES, limit)
-        return new
 
 
 class LinkDownParameters(ImpairmentParameters):

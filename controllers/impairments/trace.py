@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from controllers.impairments.base import Effect, ImpairmentParameters, LabAccess, lines_of_file
-from controllers.impairments.link import ChangedDirection, Direction, too_much_jitter
+from controllers.impairments.base import Effect, LabAccess, lines_of_file
+from controllers.impairments.link import ChangedDirection, NewSettings, too_much_jitter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.named_sections import folders
@@ -118,7 +118,7 @@ def _check_values(changes: Changes, places: Sequence[str]) -> None:
                 earliest_s = value + SHORTEST_S
 
 
-class TraceParameters(ImpairmentParameters):
+class TraceParameters(NewSettings):
     """A file, or what it is resolved to: `changes`, which repeat after `length_s`."""
 
     file: str | None = Field(
@@ -200,6 +200,11 @@ class TraceParameters(ImpairmentParameters):
                     f"changes: at {at_s:g} s: {words} (what has no column is the link's)"
                 )
 
+    @property
+    def settings(self) -> dict[str, float]:
+        at_s, values = next(self.due())
+        return {} if at_s else values
+
     def due(self) -> Iterator[tuple[float, dict[str, float]]]:
         """Yield the times, in seconds after its begin and without end, and the values from then."""
         assert self.changes is not None and self.length_s is not None
@@ -220,10 +225,6 @@ class Trace(ChangedDirection[TraceParameters]):
         self._log = JsonLinesWriter(lab.records / LOG)
         self._late_s: list[float] = []
         self._began_s = 0.0
-
-    def new_settings(self, at: Direction) -> dict[str, Any]:
-        at_s, values = next(self.parameters.due())
-        return {} if at_s else values
 
     def begin(self) -> None:
         self._late_s = []

@@ -86,7 +86,7 @@ LATE = "kind: delay, delay_s: 0.01, rounds: [1]"
         ),
         (f"{AT}: [1]}}, {{{AT}: [1.5], name: again", "both are loss at server at 1.5 s"),
         (
-            "kind: queue, host: worker-1, rounds: [1], rate_factor: 0.5}, {kind: straggler, "
+            "kind: queue, host: worker-1, rounds: [1], rate_bps: 5000000}, {kind: straggler, "
             "host: worker-1, resource: link, factor: 4, rounds: [1]",
             "both set a rate at worker-1 in round 1",
         ),

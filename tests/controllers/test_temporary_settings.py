@@ -44,7 +44,7 @@ def lab(tmp_path):
     )
 
 
-QUEUE = {"kind": "queue", "rate_factor": 0.1, "queue_factor": 0.5, **TARGET}
+QUEUE = {"kind": "queue", "rate_bps": CONFIGURED_BPS // 10, "queue_bytes": 75_000, **TARGET}
 STRAGGLER = {"kind": "straggler", "host": "a", "resource": "link", "factor": 4, "rounds": [1]}
 CHANGES = {"t_s": [0, 1], "rate_bps": [1e6, 3e6]}
 TRACE = {"kind": "trace", "changes": CHANGES, "length_s": 2, **TARGET}

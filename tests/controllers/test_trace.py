@@ -108,7 +108,7 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
     assert places.delays([fast]) == {("a", "s"): pytest.approx(0.12)}
     rates = trace(tmp_path, "t_s,rate_bps\n0,1e6\n")
     assert places.delays([rates]) == {}
-    queue = {"kind": "queue", "link": ["a", "s"], "rate_factor": 0.5, "at_s": [0.5]}
+    queue = {"kind": "queue", "link": ["a", "s"], "rate_bps": 500_000, "at_s": [0.5]}
     queue["duration_s"] = 1
     with pytest.raises(ValueError, match="both set a rate at a->s"):
         resolve([rates, impairments.read(queue)], places, rounds=1, seed=1)

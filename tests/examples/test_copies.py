@@ -39,7 +39,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "whole-tensors": {"share": 0.4},
     "loss": {"q": 0.5},
     "sender-drop": {"q": 0.5, "leg": "broadcast"},
-    "queue": {"rate_factor": 0.5},
+    "queue": {"rate_bps": 5_000_000},
     "delay": {"delay_s": 0.01},
     "background": {"from": "worker-1"},
     "straggler": {"host": "worker-1", "factor": 2},

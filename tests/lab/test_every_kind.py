@@ -68,7 +68,7 @@ def entries(place: str, rate_bps: int) -> Iterator[Entry]:
     yield {"kind": "loss", "q": 0.3, **at}
     yield {"kind": "loss", "name": "all of it", "q": 0.1, "spare_control": False, **at}
     yield {"kind": "sender-drop", "q": 0.3, "host": sender, **leg}
-    yield {"kind": "queue", "rate_factor": 0.4, "queue_factor": 0.3, **at}
+    yield {"kind": "queue", "rate_bps": rate_bps * 2 // 5, "queue_bytes": 45_000, **at}
     changes = {"t_s": [0.0, 0.02], "rate_bps": [rate_bps // 4, rate_bps // 2]}
     yield {"kind": "trace", "changes": changes, "length_s": 0.05, **at}
     yield {"kind": "straggler", "name": "slow link", "host": "worker-1", "resource": "link"}

@@ -32,7 +32,7 @@ ENTRIES: list[dict[str, Any]] = [
         "name": "narrow",
         "host": "server",
         "rounds": [10],
-        "rate_factor": 0.1,
+        "rate_bps": 10_000_000,
         "queue_bytes": 30_000,
     },
     {"kind": "link-down", "name": "down", "host": "server", "rounds": [11]},

@@ -34,7 +34,7 @@ IMPAIRMENTS = [
         "kind": "queue",
         "name": "narrow",
         "rounds": [5],
-        "rate_factor": 0.5,
+        "rate_bps": RATE_BPS // 2,
         "link": ["s1", "worker-2"],
     },
 ]

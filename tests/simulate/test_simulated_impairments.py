@@ -147,7 +147,7 @@ def test_a_burst_fills_the_port_to_its_last_byte(tmp_path):
 
 
 def test_a_queue_s_rate_and_limit_change_for_a_while(tmp_path):
-    entry = {"kind": "queue", "host": "server", "rate_factor": 0.25, "duration_s": 0.1}
+    entry = {"kind": "queue", "host": "server", "rate_bps": RATE_BPS // 4, "duration_s": 0.1}
     scene = Scene(tmp_path, STAR, {**entry, "queue_bytes": 4 * SIZE_BYTES})
     scene.feed("worker-1", 200, at_s=-0.002)  # the first is at the port at time 0
     scene.run()

@@ -120,7 +120,7 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
     entries = [
         {"kind": "loss", "name": "real", "host": "server", "rounds": [3], "q": 0.1},
         {"kind": "loss", "name": "idle-loss", "q": 0.1, **IDLE},
-        {"kind": "queue", "name": "idle-queue", "rate_factor": 0.5, **IDLE},
+        {"kind": "queue", "name": "idle-queue", "rate_bps": wrong_lab.rate_bps // 2, **IDLE},
     ]
     results = wrong_lab.run(
         meanwhile=cut_and_kill,
