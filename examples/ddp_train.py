@@ -11,7 +11,6 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +53,14 @@ def model(width: int) -> nn.Module:
     )
 
 
-def common_options(description: str | None) -> argparse.ArgumentParser:
-    """The options of all examples beside this one, too."""
-    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Training over bounded-loss transfers.")
     parser.add_argument("--protocol", default="dblp", help="a preset, or gloo for DDP's own")
     parser.add_argument("--collective", default="sharded", help="sharded or server")
     parser.add_argument("--mode", default="bounded", help="bounded, reliable or local")
     parser.add_argument("--rate-bps", type=float, help="what a rank's link carries")
     parser.add_argument("--interface", help="this rank's network interface")
     parser.add_argument("--insecure", action="store_true", help="no keys between machines")
-    return parser
-
-
-def arguments() -> argparse.Namespace:
-    parser = common_options(__doc__)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--images", type=int, default=4000, help="of an epoch, on all ranks")
     parser.add_argument("--width", type=int, default=16, help="channels of the first layer")
@@ -76,14 +69,13 @@ def arguments() -> argparse.Namespace:
 
 
 def device() -> torch.device:
-    """Returns where this rank computes."""
     if torch.cuda.is_available():
         return torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
     return torch.device("cpu")
 
 
 def exchange(options: argparse.Namespace) -> BoundedLoss | None:
-    """Makes the hook; None: DistributedDataParallel's own all-reduce averages."""
+    """Make the hook; None: DistributedDataParallel's own all-reduce averages."""
     if options.protocol == "gloo":
         return None
     keys = ("collective", "mode", "rate_bps", "interface", "insecure")
@@ -129,12 +121,13 @@ def train(options: argparse.Namespace) -> None:
         print(f"the last step: {state.last}")
 
 
-def run(train: Callable[[], None]) -> int:
-    """Train in the process group that torchrun describes; returns the exit status."""
+def main() -> int:
+    """Train in the process group that torchrun describes; return the exit status."""
+    options = arguments()
     one_each = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     dist.init_process_group("nccl" if one_each else "gloo")
     try:
-        train()
+        train(options)
     except (InputError, PeerLost) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
@@ -143,5 +136,4 @@ def run(train: Callable[[], None]) -> int:
 
 
 if __name__ == "__main__":
-    options = arguments()
-    sys.exit(run(lambda: train(options)))
+    sys.exit(main())
