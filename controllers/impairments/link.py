@@ -20,18 +20,8 @@ from testbed.lab import paths
 from testbed.lab.kernel.packet_filter import ArrivalCounter
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE
 from testbed.lab.link_control import LinkControl
+from testbed.lab.network import Port
 from testbed.lab.paced_frames import PacedFrames
-
-
-@dataclass(frozen=True, kw_only=True)
-class End:
-    """One end of a direction. `pid` is a process in its namespace; None: that of the switches."""
-
-    node: str
-    interface: str
-    number: int
-    pid: int | None
-    is_switch: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,31 +29,21 @@ class Direction:
     """The direction of a link from `sender` to `receiver`, and the sender's shaping."""
 
     link: str
-    sender: End
-    receiver: End
+    sender: Port
+    receiver: Port
     rate_bps: int
     queue_bytes: int
 
 
 def direction(network: Mapping[str, Any], parameters: ImpairmentParameters) -> Direction:
     """Find the direction that an impairment acts on: its `link`, or a switch towards its `host`."""
-
-    def end(port: Mapping[str, Any]) -> End:
-        return End(
-            node=port["node"],
-            interface=port.get("interface", ""),
-            number=port["number"],
-            pid=port.get("pid"),
-            is_switch=port["node"] in network["switches"],
-        )
-
     for link, sender, receiver in paths.directions(network):
         ends = sender["node"], receiver["node"]
         if ends == parameters.link or (parameters.link is None and ends[1] == parameters.host):
             return Direction(
                 link=link["name"],
-                sender=end(sender),
-                receiver=end(receiver),
+                sender=Port(**sender),
+                receiver=Port(**receiver),
                 rate_bps=link["rate_bps"],
                 queue_bytes=link["queue_bytes"],
             )
@@ -233,9 +213,10 @@ class LinkDown(Impairment[LinkDownParameters]):
     def __init__(self, parameters: LinkDownParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
         at = direction(lab.network, parameters)
-        self._ports = [(end.node, end.number) for end in (at.sender, at.receiver) if end.is_switch]
-        link = next(link for link in lab.network["links"] if link.get("name") == at.link)
-        if not link.get("middle") and at.receiver.interface:
+        switches, ends = lab.network["switches"], (at.sender, at.receiver)
+        self._ports = [(end.node, end.number) for end in ends if end.node in switches]
+        link = next(link for link in lab.network["links"] if link["name"] == at.link)
+        if not link["middle"]:
             # The two ends of one cable: the other port loses its carrier at once.
             del self._ports[1:]
         for switch, port in self._ports:  # a controller that was killed may have left it down
@@ -317,7 +298,7 @@ class Burst(Impairment[BurstParameters]):
             at.receiver.pid,
             at.receiver.interface,
             f"ether type {OWN_ETHERTYPE:#06x} ether saddr {source}",
-            ends_here=at.receiver.is_switch and lab.network.get("datapath") == "userspace",
+            ends_here=at.receiver.pid is None and lab.network["datapath"] == "userspace",
         )
 
     def begin(self) -> None:
