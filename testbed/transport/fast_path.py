@@ -15,6 +15,7 @@ subclass may have changed what they rest on. A plan's results are reported befor
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -44,24 +45,15 @@ _NUMBERS_PER_CHUNK, _LEAST_WINDOW = 4, 1024
 _FAR = SEND_INDEX_MODULUS // 2
 
 
+@dataclass(kw_only=True, eq=False)
 class Composer:
     """Writes the datagrams of one transfer into the memory from which batches are sent."""
 
-    def __init__(
-        self,
-        *,
-        session: int,
-        transfer: int,
-        layout: PayloadLayout,
-        rows: NDArray[np.uint8],
-        frames: NDArray[np.uint8],
-    ) -> None:
-        """`rows` are the payload's, as `PayloadLayout.rows` gives them; `frames` the memory."""
-        self.session = session
-        self.transfer = transfer
-        self.layout = layout
-        self.rows = rows
-        self.frames = frames
+    session: int
+    transfer: int
+    layout: PayloadLayout
+    rows: NDArray[np.uint8]  # the payload's, as `PayloadLayout.rows` gives them
+    frames: NDArray[np.uint8]
 
     def compose(self, chunks: NDArray[np.int64], first: int, *, ask: int) -> bool:
         """Writes one datagram per chunk, at most as many as `frames` has rows."""
@@ -94,21 +86,21 @@ def window_of(chunk_count: int) -> int:
     return min(1 << (least - 1).bit_length(), NUMBER_MODULUS // 2)
 
 
+@dataclass(kw_only=True, eq=False)
 class Placement:
     """Checks arriving datagrams and writes new chunks to their places in a buffer."""
 
-    def __init__(
-        self, *, session: int, transfer: int, layout: PayloadLayout, rows: NDArray[np.uint8]
-    ) -> None:
-        self.session = session
-        self.transfer = transfer
-        self.layout = layout
-        self.rows = rows  # the buffer's rows, shape (chunk_count, chunk_bytes)
-        self.received = np.zeros(layout.chunk_count, dtype=np.bool_)
-        self.received_count = 0  # how many
+    session: int
+    transfer: int
+    layout: PayloadLayout
+    rows: NDArray[np.uint8]  # the buffer's, shape (chunk_count, chunk_bytes)
+
+    def __post_init__(self) -> None:
+        self.received = np.zeros(self.layout.chunk_count, dtype=np.bool_)
+        self.received_count = 0
         self.ignored: Counter[str] = Counter()  # datagrams dropped, by reason
         # By number modulo the window; nothing was sent before the first.
-        self._seen = np.ones(window_of(layout.chunk_count), dtype=np.bool_)
+        self._seen = np.ones(window_of(self.layout.chunk_count), dtype=np.bool_)
         self._far = min(_FAR, len(self._seen) // 2)
         self._newest = self._farthest = NUMBER_MODULUS - 1
 

@@ -152,8 +152,8 @@ class CompiledComposer(Composer):
 
 
 class CompiledPlacement(Placement):
-    def __init__(self, **transfer: Any) -> None:
-        super().__init__(**transfer)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         assert LIBRARY is not None
         self._it = _Placing(
             received=address_of(self.received),
