@@ -39,7 +39,6 @@ from testbed.transport.settings import (
     Timeout,
     Took,
     TransferNumbers,
-    remembered_times,
 )
 from testbed.transport.tolerance import MOST_EARLIEST, Progress, StopRule
 from testbed.transport.wire import HEADER_BYTES, fields, wire_bytes
@@ -48,15 +47,10 @@ from testbed.transport.wire import HEADER_BYTES, fields, wire_bytes
 class TransferTimes:
     """Records what the transfers from one peer took; `estimates` are of the path back to it."""
 
-    def __init__(
-        self,
-        layout_count: int = 1,
-        slowest: SlowestPeer | None = None,
-        estimates: PathEstimates | None = None,
-    ) -> None:
-        self.recent: deque[Took] = deque(maxlen=remembered_times(layout_count))  # oldest first
+    def __init__(self, slowest: SlowestPeer, estimates: PathEstimates | None = None) -> None:
+        self.recent: deque[Took] = deque(maxlen=slowest.remembered)  # oldest first
         self.earliest: list[Took] = []
-        self.slowest = slowest or SlowestPeer(layout_count)
+        self.slowest = slowest
         self._estimates = estimates
 
     @property
@@ -88,7 +82,7 @@ class Receiver:
         now_s: float,
         times: TransferTimes | None = None,
     ) -> None:
-        """Writes chunks into a buffer; without a rule it sends nothing until `adopt`."""
+        """Without a rule it sends nothing until `adopt`."""
         self.transfer = transfer
         self._layout = layout = settings.layout_of(transfer)
         rows = layout.rows(into, written=True)
@@ -108,14 +102,10 @@ class Receiver:
         self._pass = 1
         self._control_bytes = 0
         self._outbox: list[ControlMessage] = []
-        self._times = times or TransferTimes()
+        self._times = times or TransferTimes(settings.slowest)
         self.progress = Progress(
             received=self.received,
-            received_count=0,
             now_s=now_s,
-            first_arrival_s=None,
-            last_arrival_s=None,
-            probes=0,
             recent=self._times.recent,
             earliest=self._times.earliest,
         )
@@ -220,10 +210,8 @@ class Receiver:
         """So many more chunks must arrive, at the least, before it stops; 0: unknown."""
         if self._rule is None or self.stopped:
             return 0
-        missing = self._rule.missing(self.progress)
-        if missing is None:
-            return 0
-        return min(int(missing), self._layout.chunk_count - self.received_count)
+        missing = int(self._rule.missing(self.progress) or 0)
+        return min(missing, self._layout.chunk_count - self.received_count)
 
     @property
     def silence(self) -> SilenceBudget:
@@ -237,11 +225,8 @@ class Receiver:
     def next_deadline_s(self) -> float | None:
         if self.stopped or self._rule is None:
             return None
-        rule_s = self._rule.deadline_s(self.progress)
-        repair_s = self.repair.deadline_s(self.progress)
-        if rule_s is None or repair_s is None:
-            return repair_s if rule_s is None else rule_s
-        return min(rule_s, repair_s)
+        deadlines = self._rule.deadline_s(self.progress), self.repair.deadline_s(self.progress)
+        return min((at_s for at_s in deadlines if at_s is not None), default=None)
 
     def _stop_or(self, otherwise: Callable[[Progress], list[ControlMessage]]) -> None:
         if self._rule is None:
@@ -314,8 +299,8 @@ class Incoming:
         self._early_probes: dict[int, ControlMessage] = {}
         self._unasked_s: float | None = None  # since when there are any of these; None without
         estimates = None if path is None else path.estimates
-        self._times = TransferTimes(settings.layout_count, settings.slowest, estimates)
-        settings.slowest.join(self)
+        self._times = TransferTimes(settings.slowest, estimates)
+        settings.slowest.sides.add(self)
         self._spares: list[NDArray[np.uint8]] = []
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []

@@ -30,30 +30,21 @@ LeaveOut = Callable[[int], NDArray[np.bool_] | None]
 Took = tuple[float, int]
 
 
-def remembered_times(layout_count: int) -> int:
-    """Returns how many transfers' times are remembered where so many layouts rotate."""
-    return min(RECENT * layout_count, _MOST_RECENT)
-
-
 class SlowestPeer:
     """Records what each transfer took from the peer that took longest."""
 
     def __init__(self, layout_count: int = 1, in_flight: int = 1) -> None:
         """Up to `in_flight` transfers may be under way at once."""
+        self.remembered = min(RECENT * layout_count, _MOST_RECENT)  # transfers
+        self.sides: WeakSet[Any] = WeakSet()  # each peer's `Incoming`, while the connection exists
         self._took: dict[int, Took] = {}
         self._unsure = in_flight - 1
-        self._sides: WeakSet[Any] = WeakSet()
-        self._most = remembered_times(layout_count) + self._unsure
-
-    def join(self, side: Any) -> None:
-        """Adds a peer's `Incoming`, which counts as long as that connection exists."""
-        self._sides.add(side)
 
     def note(self, transfer: int, took: Took) -> None:
         before = self._took.get(transfer)
         if before is None or _counts_more(took, before):
             self._took[transfer] = took
-        if len(self._took) > self._most:
+        if len(self._took) > self.remembered + self._unsure:
             del self._took[min(self._took)]
 
     def before(self, transfer: int) -> Sequence[Took]:
@@ -61,7 +52,7 @@ class SlowestPeer:
         lower = sorted(number for number in self._took if number < transfer)
         sure = max(0, len(lower) - self._unsure)
         under_way = min(
-            (min(side.receivers, default=transfer) for side in self._sides), default=transfer
+            (min(side.receivers, default=transfer) for side in self.sides), default=transfer
         )
         return [
             self._took[number]

@@ -45,11 +45,11 @@ class Progress:
     """
 
     received: NDArray[np.bool_]
-    received_count: int
+    received_count: int = 0
     now_s: float
-    first_arrival_s: float | None
-    last_arrival_s: float | None
-    probes: int
+    first_arrival_s: float | None = None
+    last_arrival_s: float | None = None
+    probes: int = 0
     energy_levels: NDArray[np.uint8] | None = None
     first_sign_s: float | None = None
     recent: Sequence[tuple[float, int]] = ()

@@ -388,7 +388,7 @@ def test_when_it_is_late_is_decided_once():
 def test_a_transfer_is_not_late_because_it_was_asked_for_late():
     layout = layout_of(4)
     rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
-    times = TransferTimes()
+    times = TransferTimes(SlowestPeer())
     times.note(0, (1.0, 4))
     receiver, _ = new_receiver(layout, rule=None, times=times)
     receiver.on_datagrams(all_frames(layout)[:1], 0.0)
@@ -419,7 +419,7 @@ def test_what_comes_after_it_was_asked_for_tells_how_long_others_take(early, too
 def test_no_transfer_is_late_before_the_slowest_peer_would_be_there():
     # The other peer takes ten times as long: what this one gives up before that wins nothing.
     slowest = SlowestPeer()
-    quick, slow = TransferTimes(slowest=slowest), TransferTimes(slowest=slowest)
+    quick, slow = TransferTimes(slowest), TransferTimes(slowest)
     for transfer in range(8):
         slow.note(transfer, (10.0, 4))
         quick.note(transfer, (1.0, 4))
@@ -452,7 +452,7 @@ class Slow:
 def test_transfers_that_may_be_under_way_with_others_do_not_count(in_flight):
     # The quick peer is as far ahead as it may be; the slow one takes three times as long.
     slowest, slow = SlowestPeer(in_flight=in_flight), Slow()
-    slowest.join(slow)
+    slowest.sides.add(slow)
     for transfer in range(40):
         slow.receivers[transfer] = None
         slowest.note(transfer, (1.0, 4))
