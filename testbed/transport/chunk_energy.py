@@ -176,67 +176,51 @@ class EnergyRule(StopRule):
     def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
         self._policy = policy
         self._chunk_count = layout.chunk_count
-        self._needed: NDArray[np.int64] | None = None  # what must arrive
-        self._in_any_case: NDArray[np.int64] | None = None  # of a late transfer, too
-        self._fewest = layout.chunk_count  # chunks that can hold the share
-        self._share = policy.share  # less where fewer chunks suffice
-        self._late_s: float | None = None
+        self._late_s = math.inf
+        self._has_read = False
 
     def satisfied(self, progress: Progress) -> bool:
-        if not self._has_levels(progress):
+        if not self._has_levels(progress) or self.missing(progress) > 0:
             return False
-        if self._is_late(progress):
-            return not self._lacking_late(progress)
-        return (
-            progress.received_count >= self._fewest
-            and not self._lacking(progress, self._needed)
-            and self._holds(progress, self._share)
-        )
+        return self._is_late(progress) or self._holds(progress, self._share)
 
     def deadline_s(self, progress: Progress) -> float | None:
         late_s = self._late_from(progress)
         # Afterwards only a new chunk can change the answer.
-        return None if late_s is None or progress.now_s >= late_s else late_s
+        return late_s if progress.now_s < late_s < math.inf else None
 
-    def missing(self, progress: Progress) -> int | None:
+    def missing(self, progress: Progress) -> int:
         if not self._has_levels(progress):
             return self._chunk_count - progress.received_count
-        if self._is_late(progress):
-            return self._lacking_late(progress)
-        lacking = self._lacking(progress, self._needed)
-        return max(lacking, self._fewest - progress.received_count)
+        if not self._is_late(progress):
+            lacking = self._lacking(progress, self._needed)
+            return max(lacking, self._fewest - progress.received_count)
+        if (floor := self._policy.floor) is None:
+            return self._lacking(progress, self._needed)
+        return self._lacking(progress, self._in_any_case) or int(not self._holds(progress, floor))
 
     def _is_late(self, progress: Progress) -> bool:
-        late_s = self._late_from(progress)
-        return late_s is not None and progress.now_s >= late_s
+        return progress.now_s >= self._late_from(progress)
 
-    def _late_from(self, progress: Progress) -> float | None:
-        """Returns from when on the transfer is late; None while that is unknown."""
+    def _late_from(self, progress: Progress) -> float:
+        """Returns from when on the transfer is late; math.inf while that is unknown."""
         first_s = progress.first_sign_s
-        if self._late_s is None and first_s is not None and self._has_levels(progress):
+        if self._late_s == math.inf and first_s is not None and self._has_levels(progress):
             calm_s = self._calm_time_s(progress.slowest)
-            self._late_s = None if calm_s is None else first_s + self._policy.patience * calm_s
+            self._late_s = first_s + self._policy.patience * calm_s
         return self._late_s
 
-    def _calm_time_s(self, slowest: Sequence[tuple[float, int]]) -> float | None:
-        """Returns the time of calm transfers that needed about as many chunks; None: unknown."""
+    def _calm_time_s(self, slowest: Sequence[tuple[float, int]]) -> float:
+        """Returns the time of calm transfers that needed about as many chunks."""
         fewest = self._fewest
         alike_s = sorted(
             took_s * max(1.0, fewest / count)
             for took_s, count in slowest
             if fewest <= ALIKE * count and count <= ALIKE * fewest
         )
-        return alike_s[int(len(alike_s) * CALM)] if alike_s else None
+        return alike_s[int(len(alike_s) * CALM)] if alike_s else math.inf
 
-    def _lacking_late(self, progress: Progress) -> int:
-        """Returns how many chunks a late transfer lacks, at the least."""
-        floor = self._policy.floor
-        if floor is None:
-            return self._lacking(progress, self._needed)
-        return self._lacking(progress, self._in_any_case) or int(not self._holds(progress, floor))
-
-    def _lacking(self, progress: Progress, chunks: NDArray[np.int64] | None) -> int:
-        assert chunks is not None
+    def _lacking(self, progress: Progress, chunks: NDArray[np.int64]) -> int:
         return len(chunks) - int(np.count_nonzero(progress.received[chunks]))
 
     def _holds(self, progress: Progress, share: float) -> bool:
@@ -246,11 +230,13 @@ class EnergyRule(StopRule):
 
     def _has_levels(self, progress: Progress) -> bool:
         """Returns whether the sender has sent the energy levels; reads them once."""
-        if self._needed is not None or progress.energy_levels is None:
-            return self._needed is not None
+        if self._has_read or progress.energy_levels is None:
+            return self._has_read
         levels, policy = progress.energy_levels, self._policy
         self._least, self._most = LEAST[levels], MOST[levels]
-        self._needed = np.flatnonzero(levels & MUST)
-        self._in_any_case = np.flatnonzero(levels == MUST)
+        self._needed = np.flatnonzero(levels & MUST)  # what must arrive
+        self._in_any_case = np.flatnonzero(levels == MUST)  # of a late transfer, too
+        # The chunks that can hold the share, which is less where fewer chunks suffice.
         self._fewest, self._share = needed_chunks(levels, policy.share, policy.at_most)
+        self._has_read = True
         return True

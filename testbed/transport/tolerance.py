@@ -94,11 +94,7 @@ class TolerancePolicy(ABC):
     needs_energy = False
 
     def __str__(self) -> str:
-        return self.own_text or self.as_text()
-
-    def as_text(self) -> str:
-        """Returns the text of a built-in policy; one in a user's own file needs none."""
-        return repr(self)
+        return self.own_text or repr(self)
 
     @abstractmethod
     def tolerance(self, critical: bool) -> float:
@@ -154,7 +150,9 @@ class NamedPolicy(TolerancePolicy):
     name: ClassVar[str]
     newer: ClassVar[tuple[str, ...]] = ()  # options that texts leave out at their defaults
 
-    def as_text(self) -> str:
+    def __str__(self) -> str:
+        if self.own_text:
+            return self.own_text
         defaults = inspect.signature(type(self)).parameters
         options = []
         for key in defaults:
@@ -415,22 +413,20 @@ class EarlyCloseRule(StopRule):
         self._must = np.unique(pieces.chunk[np.isin(pieces.tensor, named)])
 
     def satisfied(self, progress: Progress) -> bool:
-        limits = self._limits_of(progress)
-        return (
-            limits is not None
-            and progress.now_s >= limits[0]
-            and progress.received_count >= limits[1]
-            and bool(progress.received[self._must].all())
-        )
+        until_s, required = self._limits_of(progress)
+        enough = progress.now_s >= until_s and progress.received_count >= required
+        return enough and bool(progress.received[self._must].all())
 
     def deadline_s(self, progress: Progress) -> float | None:
-        limits = self._limits_of(progress)
+        until_s, _ = self._limits_of(progress)
         # After the deadline only a new chunk can change the answer.
-        return None if limits is None or progress.now_s >= limits[0] else limits[0]
+        return until_s if progress.now_s < until_s < math.inf else None
 
-    def _limits_of(self, progress: Progress) -> tuple[float, int] | None:
+    def _limits_of(self, progress: Progress) -> tuple[float, int]:
         """Returns the deadline and the chunks that it asks for, fixed by the first chunk."""
-        if self._limits is None and progress.first_arrival_s is not None:
+        if self._limits is None:
+            if progress.first_arrival_s is None:
+                return math.inf, self._chunk_count
             cut_off_s, tolerance = self._measured(progress)
             required = required_chunks(self._chunk_count, tolerance)
             self._limits = progress.first_arrival_s + cut_off_s, required
@@ -491,18 +487,14 @@ class QuickLossRule(StopRule):
     def satisfied(self, progress: Progress) -> bool:
         if progress.received_count != self._count:
             self._count, self._probes = progress.received_count, progress.probes
-        if self._count < self._required:
-            return False
-        quiet_s = self._quiet_until_s(progress)
+        quiet_s = self.deadline_s(progress)
         asked = progress.probes > self._probes
-        return asked or (quiet_s is not None and progress.now_s >= quiet_s)
+        return quiet_s is not None and (asked or progress.now_s >= quiet_s)
 
     def deadline_s(self, progress: Progress) -> float | None:
-        return self._quiet_until_s(progress) if self._count >= self._required else None
-
-    def _quiet_until_s(self, progress: Progress) -> float | None:
-        last_s = progress.last_arrival_s
-        return None if last_s is None else last_s + self._quiet_s
+        if progress.last_arrival_s is None or self._count < self._required:
+            return None
+        return progress.last_arrival_s + self._quiet_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -548,11 +540,8 @@ class TimeBoundRule(StopRule):
         self._ended_s: float | None = None  # when the sender had sent all
 
     def satisfied(self, progress: Progress) -> bool:
-        until_s = self._until_s(progress)
+        until_s = self.deadline_s(progress)
         return until_s is not None and progress.now_s >= until_s
-
-    def deadline_s(self, progress: Progress) -> float | None:
-        return self._until_s(progress)
 
     def missing(self, progress: Progress) -> int | None:
         # The first chunk starts the clock, so it must be noticed at once.
@@ -560,21 +549,17 @@ class TimeBoundRule(StopRule):
             return None
         return self._chunk_count - progress.received_count
 
-    def _until_s(self, progress: Progress) -> float | None:
+    def deadline_s(self, progress: Progress) -> float | None:
         if self._ended_s is None and progress.probes:
             self._ended_s = progress.now_s
         first_s = self._ended_s if progress.first_sign_s is None else progress.first_sign_s
         warm_up = self._policy.warm_up
         if first_s is None or len(progress.earliest) < warm_up:
             return None
-        taken_s = [each_s for each_s, _ in progress.earliest[:warm_up]]
-        bound_s = first_s + _quantile(taken_s, self._policy.quantile) + _ROUNDING_S
+        taken_s = sorted(took_s for took_s, _ in progress.earliest[:warm_up])
+        rank = math.ceil(round(self._policy.quantile * warm_up, 9))  # 0.95 of 20 is the 19th
+        bound_s = first_s + taken_s[rank - 1] + _ROUNDING_S
         if self._ended_s is None:
             return bound_s
-        mean_s = sum(each_s for each_s, _ in progress.recent) / len(progress.recent)
+        mean_s = sum(took_s for took_s, _ in progress.recent) / len(progress.recent)
         return min(bound_s, self._ended_s + self._policy.wait * mean_s)
-
-
-def _quantile(values: Sequence[float], quantile: float) -> float:
-    """Returns it by nearest rank, without rounding errors: 0.95 of 20 is the 19th."""
-    return sorted(values)[math.ceil(round(quantile * len(values), 9)) - 1]
