@@ -1,15 +1,7 @@
 """The loops over datagrams that every byte passes, and what they may do without the protocol.
 
 `Composer` and `Placement` are the numpy reference; `testbed.transport.native` does the same in C,
-and may also send and receive several batches while the driver waits:
-
-* A `SendPlan` holds the datagrams that go whatever arrives meanwhile: the congestion control is
-  `steady`, so the pacer alone says when, and so many chunks of the repair are `plannable`.
-* A `ReceivePlan` takes datagrams until the `SilenceBudget` is spent, after which the repair has to
-  send a message, or until as many chunks as the stop rule calls `missing` have come.
-
-`steady`, `plannable` and `silence` count only in the class that defines them (`defines`): a
-subclass may have changed what they rest on. A plan's results are reported before anything else.
+and also carries out plans while the driver waits. Their results are reported before anything else.
 """
 
 import math
@@ -213,12 +205,15 @@ NUMPY = FastPath(Composer, Placement, _transfer_of, compiled=False)
 
 
 def defines(part: object, name: str) -> bool:
-    """Says whether a policy's class defines an attribute itself: inherited, it does not count."""
+    """Says whether a class itself defines `steady`, `plannable` or `silence`.
+
+    Inherited, they do not count: a subclass may have changed what they rest on.
+    """
     return name in vars(type(part))
 
 
 class SendPlan(NamedTuple):
-    """Datagrams that may go in this order, none of which asks for an ACK."""
+    """Datagrams that may go in this order whatever arrives; none of them asks for an ACK."""
 
     composer: Composer  # writes them, with send indices from `first` on
     chunks: NDArray[np.int64]  # one for each datagram, shape (count,)

@@ -1,8 +1,7 @@
 """Orders of chunks: in which order is a payload sent? And marks: what may switches drop first?
 
-To add one: a subclass of `ChunkOrder` or `Marks`, usually a frozen dataclass whose fields are its
-options, and a line in `ORDERS` or `MARKS`; or a file of your own, `order: ./mine.py`. The endpoint
-supplies `seed` to an order that has it, where the user does not set it.
+To add one: a subclass of `ChunkOrder` or `Marks`, whose fields are its options, and a line in
+`ORDERS` or `MARKS`; or a file of your own, `order: ./mine.py`. The endpoint sets its `seed`.
 """
 
 from abc import ABC, abstractmethod
@@ -44,6 +43,8 @@ class OrderContext:
 class Arranger:
     """Arranges the chunks of one payload, in all passes of its transfer.
 
+    `permutation` has each chunk's number once, in the order of sending.
+
     Attributes:
         energy_levels: the energy of each chunk, shape (chunk_count,), in the bytes of
             `chunk_energy`; None where the receiver is not told.
@@ -61,7 +62,6 @@ class Arranger:
         urgent: NDArray[np.bool_] | None = None,
         protected: NDArray[np.bool_] | None = None,
     ) -> None:
-        """`permutation` has each chunk's number once, in the order of sending."""
         self.energy_levels = energy_levels
         self.protected = protected
         self.urgent = np.zeros(len(permutation), np.bool_) if urgent is None else urgent
@@ -110,9 +110,6 @@ class InOrder(ChunkOrder):
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         return np.arange(context.layout.chunk_count, dtype=np.int64)
-
-    def arranger(self, context: OrderContext) -> Arranger:
-        return Arranger(self.permutation(context))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,9 +300,6 @@ class MarkedOrder(ChunkOrder):
     """An order whose chunks have classes, protected ones first within each block."""
 
     def __init__(self, order: ChunkOrder, marks: Marks) -> None:
-        """`order` must not send the energy of chunks: its receiver counts on the exact order."""
-        if order.sends_energy:
-            raise ValueError("an order that sends the energy of chunks cannot be marked")
         self._order = order
         self._marks = marks
 

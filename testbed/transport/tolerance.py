@@ -1,8 +1,7 @@
 """Tolerances: when may a receiver stop? A policy for the whole run, a stop rule for one transfer.
 
-To add one: a subclass of `TolerancePolicy`, usually a frozen dataclass whose fields are its
-options, and a line in `presets.POLICIES`; or a file of your own, `gather: ./mine.py`. One that is
-a fraction of the chunks implements `tolerance` alone, any other `stop_rule`, too.
+To add one: a subclass of `TolerancePolicy`, whose fields are its options, and a line in
+`presets.POLICIES`; or a file of your own, `gather: ./mine.py`.
 """
 
 import functools
@@ -83,7 +82,8 @@ StopRuleFactory = Callable[[PayloadLayout], StopRule]
 class TolerancePolicy(ABC):
     """Bounds what a receiver may give up, depending on the phase of the training.
 
-    `str` gives the text from which `as_policy` makes an equal one; subclasses leave it alone.
+    A fraction of the chunks needs `tolerance` alone, anything else `stop_rule`, too. `str` gives
+    the text from which `as_policy` makes an equal one; subclasses leave it alone.
 
     Attributes:
         needs_energy: whether its stop rules need an order that sends the energy of chunks.
