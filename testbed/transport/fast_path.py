@@ -6,7 +6,7 @@ and also carries out plans while the driver waits. Their results are reported be
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -187,7 +187,8 @@ class Placement:
         return chunks
 
 
-def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
+def transfer_of(frames: NDArray[np.uint8]) -> int | None:
+    """Returns the transfer that all datagrams name; None where they differ."""
     transfers = frames[:, 8:12].view(">u4")
     return int(transfers[0, 0]) if (transfers == transfers[0, 0]).all() else None
 
@@ -197,11 +198,10 @@ class FastPath(NamedTuple):
 
     composer: type[Composer]
     placement: type[Placement]
-    transfer_of: Callable[[NDArray[np.uint8]], int | None]
     compiled: bool  # whether it is the C code
 
 
-NUMPY = FastPath(Composer, Placement, _transfer_of, compiled=False)
+NUMPY = FastPath(Composer, Placement, compiled=False)
 
 
 def defines(part: object, name: str) -> bool:
