@@ -233,18 +233,18 @@ class SilenceBudget(NamedTuple):
 
 NO_SILENCE = SilenceBudget(0, likely=0)
 
-COALESCED_DATAGRAMS = 44  # as many as one segmented send of the peer
-LEAST_S = 2.5e-4  # a shorter wait saves nothing
 COALESCED_S = 1e-3  # a driver that is awake reads what would otherwise wake it so soon
-# The rate is measured over at least so long, and not over longer pauses, in which nothing was sent.
-WINDOW_S = 1e-3
-PAUSE_S = 2e-2
-# A rate that was seen before is expected again: a burst of losses may end at any time.
-DECAY = 0.9
 
 
 class Coalescer:
     """Measures the arrivals from one peer, and says how long they may wait for others."""
+
+    most_datagrams = 44  # as many as one segmented send of the peer
+    least_s = 2.5e-4  # a shorter wait saves nothing
+    # The rate is measured over at least a window, and not over pauses, in which nothing was sent.
+    window_s = 1e-3
+    pause_s = 2e-2
+    decay = 0.9  # a rate is expected again: a burst of losses may end at any time
 
     def __init__(self) -> None:
         self.rate = 0.0  # in datagrams per second; 0 while unknown
@@ -252,26 +252,26 @@ class Coalescer:
         self.since_s = self.last_s = -math.inf
 
     def arrived(self, datagrams: int, now_s: float) -> None:
-        if now_s - self.last_s > PAUSE_S:
+        if now_s - self.last_s > self.pause_s:
             self.since_s, self.count = now_s, 0
         else:
             self.count += datagrams
             elapsed_s = now_s - self.since_s
-            if elapsed_s >= WINDOW_S:
-                self.rate = max(self.count / elapsed_s, DECAY * self.rate)
+            if elapsed_s >= self.window_s:
+                self.rate = max(self.count / elapsed_s, self.decay * self.rate)
                 self.since_s, self.count = now_s, 0
         self.last_s = now_s
 
     def paused(self, latest_s: float) -> bool:
         """Says whether a stream has paused whose latest datagram came then, while others came."""
-        return self.last_s - latest_s > PAUSE_S
+        return self.last_s - latest_s > self.pause_s
 
     def wait_s(self, missing: int, most_s: float) -> float:
         """Returns how long to wait for more when `missing` chunks could be enough; 0: not."""
         if not self.rate:
             return 0.0
-        wait_s = min(most_s, min(COALESCED_DATAGRAMS, missing / 2) / self.rate)
-        return wait_s if wait_s >= LEAST_S else 0.0
+        wait_s = min(most_s, min(self.most_datagrams, missing / 2) / self.rate)
+        return wait_s if wait_s >= self.least_s else 0.0
 
 
 class ReceivePlan(NamedTuple):

@@ -15,7 +15,6 @@ from testbed.transport.chunk_energy import decode
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Event, TransferDone, TransferReport
 from testbed.transport.fast_path import (
-    COALESCED_DATAGRAMS,
     NO_SILENCE,
     Arrivals,
     Coalescer,
@@ -192,11 +191,6 @@ class Receiver:
         self._set_rule(rule)
         if self.received_count:
             self._stop_or(self.repair.on_data)
-
-    @property
-    def energy_lacks_s(self) -> float | None:
-        """Since then data come without ENERGY, but not before they were asked for; or None."""
-        return self.progress.first_sign_s if self.progress.energy_levels is None else None
 
     @property
     def took(self) -> Took | None:
@@ -440,7 +434,7 @@ class Incoming:
         # Asked for with every wake-up, so what is seldom true comes first. Where they come faster
         # than they could gather, each wake-up has many in any case.
         coalescer = self._coalescer
-        if not coalescer.wait_s(2 * COALESCED_DATAGRAMS, math.inf):
+        if not coalescer.wait_s(2 * coalescer.most_datagrams, math.inf):
             return None
         silence, most_s = receiver.silence, min(most_s, self._longest_wait_s(receiver, measured))
         if silence.budget < _LEAST_PLANNED or not (missing := receiver.missing):
@@ -574,8 +568,9 @@ class Incoming:
         due = NO_DOUBT
         if self._settings.order.sends_energy:
             for receiver in self.receivers.values():  # asked for with every wake-up
-                since_s = receiver.energy_lacks_s
-                if since_s is not None and since_s > after_s:
+                since_s = receiver.progress.first_sign_s
+                lacks = receiver.progress.energy_levels is None
+                if lacks and since_s is not None and since_s > after_s:
                     chunk_count = self._settings.layout_of(receiver.transfer).chunk_count
                     late_s = _ENERGY_LATE_S + _ENERGY_LATE_S_PER_CHUNK * chunk_count
                     due = min(due, (since_s + late_s, since_s))

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.transport import preset
 from testbed.transport.connection import Connection
-from testbed.transport.fast_path import LEAST_S, Coalescer
+from testbed.transport.fast_path import Coalescer
 from testbed.transport.messages import ControlMessage, MessageType
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import UdpCarrier
@@ -49,7 +49,7 @@ def test_nothing_gathers_before_a_rate_was_measured_over_20_ms_at_most(times, wa
 def test_half_of_what_is_missing_may_come_unseen_and_the_last_ones_are_awaited_one_by_one():
     coalescer = measured()
     assert coalescer.wait_s(16, 1.0) == pytest.approx(8 / PER_S)
-    assert coalescer.wait_s(int(2 * LEAST_S * PER_S) - 1, 1.0) == 0
+    assert coalescer.wait_s(int(2 * Coalescer.least_s * PER_S) - 1, 1.0) == 0
     assert coalescer.wait_s(0, 1.0) == 0
 
 

@@ -16,14 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.fast_path import (
-    COALESCED_DATAGRAMS,
     COALESCED_S,
-    DECAY,
-    LEAST_S,
     NUMPY,
-    PAUSE_S,
-    WINDOW_S,
     Arrivals,
+    Coalescer,
     Composer,
     FastPath,
     Placement,
@@ -299,11 +295,11 @@ class PlannedReceive:
             descriptor=descriptor,
             receiving=receiving,
             sealing=None if seal is None else seal.address,
-            most_datagrams=COALESCED_DATAGRAMS,
-            least_s=LEAST_S,
-            window_s=WINDOW_S,
-            pause_s=PAUSE_S,
-            decay=DECAY,
+            most_datagrams=Coalescer.most_datagrams,
+            least_s=Coalescer.least_s,
+            window_s=Coalescer.window_s,
+            pause_s=Coalescer.pause_s,
+            decay=Coalescer.decay,
         )
         self.address = ctypes.addressof(self.it)
 

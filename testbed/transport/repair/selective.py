@@ -172,21 +172,17 @@ class SendQueue:
     def __init__(self, chunks: Chunks, *, lost_first: bool, at_first: int | None = None) -> None:
         """`chunks` wait, in this order. With `lost_first`, lost chunks go first, else last."""
         self._all = chunks
-        self._fresh, self._kept = chunks[:at_first], chunks[len(chunks[:at_first]) :]
+        self._fresh, self.kept = chunks[:at_first], chunks[len(chunks[:at_first]) :]
         self._lost = chunks[:0]
         self._lost_first = lost_first
         self.waiting = len(self._fresh)  # how many there are
 
-    @property
-    def withholds(self) -> bool:
-        return len(self._kept) > 0
-
     def release(self) -> None:
         """Queues the withheld chunks, too."""
-        self._set(self._lost, np.concatenate((self._fresh, self._kept)), self._kept[:0])
+        self._set(self._lost, np.concatenate((self._fresh, self.kept)), self.kept[:0])
 
     def _set(self, lost: Chunks, fresh: Chunks, kept: Chunks) -> None:
-        self._lost, self._fresh, self._kept = lost, fresh, kept
+        self._lost, self._fresh, self.kept = lost, fresh, kept
         self.waiting = len(lost) + len(fresh)
 
     def peek(self, count: int) -> Chunks:
@@ -213,16 +209,16 @@ class SendQueue:
         """Removes these, wherever they wait."""
         taken = np.zeros(len(self._all), dtype=np.bool_)
         taken[chunks] = True
-        self._set(*(part[~taken[part]] for part in (self._lost, self._fresh, self._kept)))
+        self._set(*(part[~taken[part]] for part in (self._lost, self._fresh, self.kept)))
 
     def push_lost(self, chunks: Chunks) -> None:
         if len(chunks):
-            self._set(np.concatenate((self._lost, chunks)), self._fresh, self._kept)
+            self._set(np.concatenate((self._lost, chunks)), self._fresh, self.kept)
 
     def remove(self, arrived: NDArray[np.bool_]) -> None:
         """Removes lost chunks that have arrived after all, those where the mask is True."""
         if len(self._lost):
-            self._set(self._lost[~arrived[self._lost]], self._fresh, self._kept)
+            self._set(self._lost[~arrived[self._lost]], self._fresh, self.kept)
 
     def restart(self) -> None:
         self._set(self._all[:0], self._all, self._all[:0])

@@ -140,7 +140,7 @@ class WorthiestFirstSender(StreamingSender):
         return math.ceil(arrange.needed / (1 - loss))
 
     def on_dry(self, now_s: float) -> None:
-        if self._due.withholds and not self.in_flight:
+        if len(self._due.kept) and not self.in_flight:
             self._due.release()  # what was enough has arrived, and the receiver lacks something
         else:
             super().on_dry(now_s)
