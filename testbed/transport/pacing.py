@@ -22,9 +22,8 @@ LEAST_OF_TRANSFER = 8
 # A busy system's scheduler may suspend a process for a tick of 4 ms.
 CATCH_UP_S = 5e-3
 MAX_BATCH = 44  # datagrams; 44 of MTU size are the most that one segmented send can carry
-# Without a rate a batch is several segmented sends, so 500 kB share a batch's fixed cost. That
-# still fits a processor's cache.
-UNPACED_BATCH = 8 * MAX_BATCH
+# Of a batch without a rate: so 500 kB share its fixed cost, which still fits a processor's cache.
+SEGMENTED_SENDS = 8
 
 
 class Pacer:
@@ -36,15 +35,13 @@ class Pacer:
         rate_bps: float,
         datagram_wire_bytes: int,
         max_batch: int = MAX_BATCH,
-        unpaced_batch: int | None = None,
         quantum_s: float = QUANTUM_S,
         queue_bytes: float = math.inf,
     ) -> None:
-        """A batch is at most `max_batch` datagrams; unpaced `unpaced_batch` (default: the same)."""
         self._queue_known = not math.isinf(queue_bytes)
         self.datagram_bytes = datagram_wire_bytes
         self._max_batch = max_batch
-        self._unpaced_batch = max_batch if unpaced_batch is None else unpaced_batch
+        self._unpaced_batch = max_batch * SEGMENTED_SENDS
         self._quantum_s = quantum_s if self._queue_known else min(quantum_s, SHORT_QUANTUM_S)
         self._most_of_transfer = math.inf
         self._most_late_bytes = queue_bytes * LATE_QUEUE_SHARE
@@ -91,7 +88,6 @@ class Pacer:
 
     @property
     def most(self) -> int:
-        """A paced batch has at most so many datagrams."""
         return self._max_batch if self._queue_known else self.quantum
 
     @property
@@ -102,12 +98,10 @@ class Pacer:
         return max(quantum_bytes, min(late_bytes, self._most_late_bytes))
 
     def spend(self, datagrams: int) -> None:
-        """The network took so many datagrams."""
         if not math.isinf(self.bytes_per_s):
             self.tokens -= datagrams * self.datagram_bytes
 
     def next_s(self, now_s: float, remaining: int | None = None) -> float:
-        """Returns when `allowance` will be above zero."""
         if self.allowance(now_s, remaining):
             return now_s
         batch = self.quantum if remaining is None else min(self.quantum, remaining)

@@ -88,7 +88,6 @@ class Stall:
         self.since_s, self._replies, self._lost = None, 0, 0
 
     def was_away(self, away_s: float) -> None:
-        """For so long this side sent nothing that a reply could have reported."""
         if self.since_s is not None:
             self.since_s += away_s
 
@@ -165,18 +164,15 @@ class Sender:
 
     @property
     def asked_s(self) -> float | None:
-        """Since then a reply of the receiver is due; None where none is."""
         return None if self.stopped else self._repair.asked_s
 
     def reply_due_s(self, asked_s: float) -> float:
-        """Returns when the reply to a question of `asked_s` is overdue."""
         if self._repair.was_silent:
             return asked_s
         usual_s = self._path.estimates.smoothed_s
         return asked_s + 2 * (_FIRST_REPLY_S if usual_s is None else usual_s) + _OVERDUE_S
 
     def missed(self) -> NDArray[np.bool_] | None:
-        """Returns `OrderContext.missed` for the next transfer, once this one has stopped."""
         if self._energy_levels is None or self._received is None:
             return None
         left = (self._energy_levels >= MUST) & ~self._received
@@ -228,7 +224,6 @@ class Sender:
         )
 
     def on_plan_sent(self, plan: SendPlan, batches: Sequence[tuple[int, float]]) -> None:
-        """Notes the batches of a plan that were sent: how many datagrams, and when."""
         count = sum(map(itemgetter(0), batches))
         sent_bytes = count * self._path.datagram_wire_bytes
         self._ever_sent[plan.chunks[:count]] = True
@@ -247,7 +242,6 @@ class Sender:
         return ASK_LAST if count < _LEAST_FOR_TWO else ASK_FIRST | ASK_LAST
 
     def _room(self, now_s: float) -> int:
-        """Returns how many datagrams the pacer and the window allow now."""
         path = self._path
         path.pacer.set_rate(path.rate_bps)
         window = self._window()
@@ -267,7 +261,7 @@ class Sender:
 
     def _window(self) -> float:
         """Returns how many datagrams the window still allows; one is always allowed in flight."""
-        window_bytes = self._path.window_bytes
+        window_bytes = self._path.congestion.window_bytes
         whole = self._path.flow_window
         if window_bytes < math.inf:
             whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
@@ -391,13 +385,12 @@ class Sender:
             peer=peer,
             transfer=self.transfer,
             rate_bps=self._path.rate_bps,
-            window_bytes=self._path.window_bytes,
+            window_bytes=self._path.congestion.window_bytes,
             rtt_s=self._path.latest_rtt_s,
             retransmits=self._repeated(),
         )
 
     def _repeated(self) -> int:
-        """Returns how many datagrams carried a chunk that had been sent before."""
         return self._on_wire - int(np.count_nonzero(self._ever_sent))
 
     @property
@@ -435,7 +428,6 @@ class Outgoing:
         events: list[Event],
         counters: Counter[str],
     ) -> None:
-        """The connection owns `events` and `counters`."""
         self.senders: dict[int, Sender] = {}
         self._peer = peer
         self._settings = settings
@@ -492,7 +484,6 @@ class Outgoing:
         return Leg.round_of(transfer) % self._settings.layout_count
 
     def on_message(self, message: ControlMessage, now_s: float, *, waited: bool) -> None:
-        """Takes a receiver's message; ProtocolError when it makes no sense."""
         transfer = message.transfer
         sender = self.senders.get(transfer)
         if sender is None:
@@ -550,7 +541,6 @@ class Outgoing:
         return None if self._offering is None else self._offering.protected
 
     def sent(self, count: int, now_s: float, left_out: NDArray[np.bool_] | None = None) -> None:
-        """The network took the first `count` datagrams of the last offer."""
         if self._offering is not None:
             self._offering.sent(count, now_s, left_out)
 
@@ -561,7 +551,6 @@ class Outgoing:
         return self._offering.send_plan()
 
     def on_plan_sent(self, plan: SendPlan, batches: Sequence[tuple[int, float]]) -> None:
-        """Notes the batches of a plan that were sent: how many datagrams, and when."""
         if self._offering is not None:
             self._offering.on_plan_sent(plan, batches)
 
@@ -569,7 +558,6 @@ class Outgoing:
         return [message for sender in self.senders.values() for message in sender.poll_messages()]
 
     def doubt(self, after_s: float) -> tuple[float, float]:
-        """Returns `Connection.doubt` for replies."""
         due = NO_DOUBT
         for sender in self.senders.values():  # asked for with every wake-up
             asked_s = sender.asked_s
@@ -592,7 +580,6 @@ class Outgoing:
             sender.stall.was_away(away_s)
 
     def timeout(self, heard_s: float) -> Timeout:
-        """Returns when to give up the peer, which was heard at `heard_s`, and why."""
         if not self.senders:
             return NEVER
         timeout_s, late_s = self._settings.peer_timeout_s, self._settings.late_s

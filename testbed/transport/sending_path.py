@@ -8,8 +8,8 @@ from testbed.transport.fast_path import defines
 from testbed.transport.pacing import (
     MAX_BATCH,
     QUANTUM_S,
+    SEGMENTED_SENDS,
     SHORT_QUANTUM_S,
-    UNPACED_BATCH,
     Pacer,
 )
 from testbed.transport.path_estimates import PathEstimates
@@ -54,15 +54,13 @@ class SendingPath:
             rate_bps=self.rate_bps,
             datagram_wire_bytes=self.datagram_wire_bytes,
             max_batch=max_batch,
-            unpaced_batch=max_batch * UNPACED_BATCH // MAX_BATCH,
             quantum_s=min(quantum_s, SHORT_QUANTUM_S) if infers else quantum_s,
             queue_bytes=queue_bytes,
         )
-        self.frames = new_frames(max_batch * UNPACED_BATCH // MAX_BATCH, chunk_bytes)
+        self.frames = new_frames(max_batch * SEGMENTED_SENDS, chunk_bytes)
 
     @property
     def may_queue(self) -> bool:
-        """Says whether a queue may cause the losses; True where its length is unknown."""
         return self._full_queue_s is None or self.estimates.may_queue(self._full_queue_s)
 
     @property
@@ -74,15 +72,11 @@ class SendingPath:
         return rate_bps
 
     @property
-    def window_bytes(self) -> float:
-        return self.congestion.window_bytes
-
-    @property
     def steady(self) -> bool:
         """Says whether the pacer alone decides when datagrams go, and always in the same way."""
         steady = defines(self.congestion, "steady") and self.congestion.steady
         paced = steady and not math.isinf(self.rate_bps)
-        return paced and math.isinf(self.window_bytes) and not self.shared
+        return paced and math.isinf(self.congestion.window_bytes) and not self.shared
 
     @property
     def in_flight(self) -> int:
@@ -111,7 +105,6 @@ class SendingPath:
             self._held.append(repair)
 
     def go_on(self, repair: SenderRepair, now_s: float) -> None:
-        """Counts a transfer again that was held, now that the receiver has asked for it."""
         if repair in self._held:
             self._held.remove(repair)
             self.begin(repair, now_s)

@@ -69,15 +69,15 @@ def test_waking_up_late_costs_no_rate(queue_bytes):
 
 
 @pytest.mark.parametrize(
-    ("rate_bps", "batch"), [(1e6, 1), (10e6, 3), (100e6, 33), (1e10, 44), (math.inf, 44)]
+    ("rate_bps", "batch"), [(1e6, 1), (10e6, 3), (100e6, 33), (1e10, 44), (math.inf, 8 * 44)]
 )
 def test_a_batch_is_four_milliseconds_of_the_rate_within_limits(rate_bps, batch):
     pacer = pacer_of(rate_bps=rate_bps, queue_bytes=LONG_QUEUE_BYTES)
     assert pacer.allowance(0.0) == batch
 
 
-def test_without_a_rate_a_batch_is_as_large_as_was_asked_for():
-    pacer = pacer_of(rate_bps=math.inf, max_batch=5, unpaced_batch=40)
+def test_without_a_rate_a_batch_is_eight_segmented_sends():
+    pacer = pacer_of(rate_bps=math.inf, max_batch=5)
     assert pacer.allowance(0.0) == 40
     pacer.set_rate(1e10)
     assert pacer.allowance(0.0) == 5
