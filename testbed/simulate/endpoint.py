@@ -328,8 +328,6 @@ class Endpoint:
         if self._gone:
             raise PeerLost(*next(iter(self._gone.items())))
 
-    # Transfers.
-
     def send(self, transfer: int, payloads: Mapping[str, Buffer]) -> dict[str, TransferReport]:
         arrangers: dict[int, Arranger] | None = {} if len(payloads) > 1 else None
         compressed, streams = self._compressed, payloads
@@ -388,8 +386,6 @@ class Endpoint:
         reports = handle.wait()
         self._active.remove(handle)
         return reports
-
-    # Announcements.
 
     def announce(self, body: bytes) -> None:
         for peer in self._peers.values():

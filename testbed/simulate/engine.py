@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 
 class Simulation:
-    """The clock and what is going to happen, in order."""
-
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
         self.events = 0

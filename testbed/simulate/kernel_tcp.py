@@ -7,14 +7,13 @@ as was acknowledged (as in RFC 6937). docs/how-to/simulate.md lists what it lack
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.messages import ControlMessage
-from testbed.transport.order import Arranger
-from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair.base import Repair
 from testbed.transport.repair.selective import AcknowledgingReceiver, SelectiveSender, SendQueue
 
@@ -31,10 +30,8 @@ _ACK_INTERVAL_S, _ACK_OVERHEAD = 1e-4, 1.0  # so all that has gathered is acknow
 
 
 class TcpSender(SelectiveSender):
-    """A stretch of a TCP stream."""
-
-    def __init__(self, *, chunk_count: int, arrange: Arranger, estimates: PathEstimates) -> None:
-        super().__init__(transfer=0, chunk_count=chunk_count, arrange=arrange, estimates=estimates)
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self._acknowledged = 0  # all chunks before this one have arrived
         self._sent_to = 0  # none from this one on has been sent
         self._recovers_at = 0  # a recovery lasts until all before this one have arrived
@@ -46,8 +43,6 @@ class TcpSender(SelectiveSender):
 
     def silent_from_s(self) -> None:
         """A receiver's kernel cannot be asked."""
-
-    # Sending.
 
     @property
     def remaining(self) -> int:
@@ -71,8 +66,6 @@ class TcpSender(SelectiveSender):
 
     def wants_ack(self, count: int, window_left: float) -> bool:
         return False
-
-    # Timers.
 
     @property
     def _timeout_s(self) -> float:
@@ -128,8 +121,6 @@ class TcpSender(SelectiveSender):
             newest_lost_sent_s=newest_s,
         )
 
-    # Receiving.
-
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:
         self._probing = False
         feedback = super().on_message(message, now_s)
@@ -165,17 +156,8 @@ class TcpReceiver(AcknowledgingReceiver):
 
 @dataclass(frozen=True, kw_only=True)
 class TcpModel(Repair):
-    """The repair of kernel TCP; without options."""
+    def sender(self, **common: Any) -> TcpSender:
+        return TcpSender(**common)
 
-    def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
-    ) -> TcpSender:
-        return TcpSender(chunk_count=chunk_count, arrange=arrange, estimates=estimates)
-
-    def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> TcpReceiver:
-        return TcpReceiver(
-            transfer=transfer,
-            datagram_wire_bytes=datagram_wire_bytes,
-            interval_s=_ACK_INTERVAL_S,
-            overhead=_ACK_OVERHEAD,
-        )
+    def receiver(self, **common: Any) -> TcpReceiver:
+        return TcpReceiver(interval_s=_ACK_INTERVAL_S, overhead=_ACK_OVERHEAD, **common)

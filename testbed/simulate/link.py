@@ -36,8 +36,6 @@ _ROUNDING_BYTES = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Spray:
-    """It spreads the datagrams of a batch over paths."""
-
     paths: Sequence[Sequence[Link]]
     common: int  # so many links at their beginnings are the same
     takes: Places  # which of them each datagram takes, shape (k,)
@@ -60,7 +58,6 @@ class Batch:
     trains: dict[Train, None] = field(default_factory=dict)  # those that nobody has taken yet
 
     def recall(self, now_s: float) -> None:
-        """Take back what has not departed by now."""
         for train in [train for train in self.trains if train.hop == 0]:
             train.keep(int(train.times_s.searchsorted(now_s, side="right")))
 
@@ -131,7 +128,6 @@ class Train:
             batch.deliver(self)
 
     def _part(self, spray: Spray) -> None:
-        """Send each datagram over its own path."""
         takes = spray.takes[self.index]
         for path in np.unique(takes).tolist():
             part = self.of(takes == path)
@@ -148,15 +144,12 @@ def _least_s(links: Sequence[Link], size_bytes: int) -> float:
 
 
 class Pool:
-    """Trains that wait at one place, each with whatever its place needs to know of it."""
-
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Train, Any]] = []
         self._number = itertools.count()
 
     @property
     def first_s(self) -> float:
-        """The time before which nothing is there."""
         return self._heap[0][0] if self._heap else math.inf
 
     def add(self, train: Train, note: object = None) -> None:
@@ -208,7 +201,6 @@ class Link:
         in_order: bool = False,
         seed: int = 0,
     ) -> None:
-        """A link; without a queue where `rate_bps` is infinite."""
         # Jitter is the most that is added to the delay, so that datagrams overtake each other,
         # unless they stay `in_order`: one that catches up comes out with that before it.
         self.rate_bps = rate_bps
@@ -236,7 +228,6 @@ class Link:
 
     @property
     def loss(self) -> float | Callable[[], bool]:
-        """The share that is lost, or what decides for each; may be changed."""
         return self._loss
 
     @loss.setter
@@ -269,7 +260,6 @@ class Link:
         self._queue_bytes = queue_bytes
 
     def _changed(self) -> None:
-        """Something may come out sooner than was expected."""
         for train in self._pushed:
             self._expect(train)
         for changed in self.on_change:
@@ -317,7 +307,6 @@ class Link:
 
     @property
     def next_s(self) -> float:
-        """The time before which nothing can come in that is not served yet."""
         return min(self._waiting.first_s, self._feeders[0][0] if self._feeders else math.inf)
 
     def catch_up(self) -> None:
@@ -338,7 +327,6 @@ class Link:
                 self._expect(train)
 
     def _let_in(self, parts: Sequence[Train]) -> None:
-        """Serve datagrams in the order of their arrival, and pass on what comes out."""
         first = parts[0]
         sizes: float | Floats = float(first.batch.size_bytes)
         arrivals_s, index, owners = first.times_s, first.index, None
@@ -429,7 +417,6 @@ class Link:
         return np.array(entered) if dropped else None, np.array(leaves_s)
 
     def _not_lost(self, places: Places) -> Places:
-        """Those that are not lost behind the queue."""
         if not self._loss:
             return places
         if callable(self._loss):

@@ -40,7 +40,6 @@ def frames_of(headers: Frames, chunk_bytes: int) -> Frames:
 
 
 def _copied(frames: Frames) -> Frames:
-    """A copy of what exists of datagrams, shape (count, datagram bytes or HEADER_BYTES)."""
     headers_only = frames.strides[0] == HEADER_BYTES
     return frames[:, :HEADER_BYTES].copy() if headers_only else frames.copy()
 
@@ -90,7 +89,6 @@ class Way:
         return Spray(paths=self.paths, common=common, takes=takes)
 
     def send_control(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
-        """Send a control message now; `arrive` is called when it is there."""
         links = () if self.control_delay_s is not None else tuple(self.links)
         self._pass(simulation, links, arrive)
 
@@ -118,7 +116,6 @@ class Arrivals:
         self._filtered = Pool()  # what is going to pass the filters, and its pool behind them
 
     def come_by(self, links: Sequence[Link], pool: Pool) -> None:
-        """Note that the last of these links leads here; what comes waits in `pool`."""
         self._pools.append(pool)
         for link in links[-1:]:
             if link not in self._links:
@@ -150,7 +147,6 @@ class Arrivals:
                 pool.add(train, note)
 
     def catch_up(self) -> None:
-        """Put all that has arrived by now where it belongs."""
         for link in self._links:
             link.catch_up()
         now_s = self._simulation.now_s
@@ -177,8 +173,6 @@ def _put(train: Train, pool: Pool, note: object) -> None:
 
 
 class Schedule(NamedTuple):
-    """The departures of batches."""
-
     times_s: NDArray[np.float64]  # of each, shape (batches,)
     sizes: NDArray[np.int64]
     tokens: list[float]  # what the first ones leave of the pacer's; the others leave none
@@ -220,8 +214,6 @@ def schedule(pacer: Pacer, now_s: float, count: int, beyond: int) -> Schedule:
 
 
 class Ahead:
-    """The `SendPlan` of a sender, sent ahead as one train."""
-
     batch: Batch  # on the links; whoever made it sets it
 
     def __init__(self, plan: SendPlan, now_s: float) -> None:
@@ -256,8 +248,6 @@ class Ahead:
 
 
 class Peer:
-    """One side of a connection."""
-
     def __init__(
         self,
         simulation: Simulation,
@@ -270,7 +260,6 @@ class Peer:
         ahead: bool = False,
         more_header_bytes: int = 0,
     ) -> None:
-        """Without `arrivals` it is its host's only connection."""
         # With `ahead` a plan's datagrams are sent at once, and what comes is read when it counts.
         self.connection = connection
         self.way = way  # to the other side
@@ -286,11 +275,9 @@ class Peer:
         self._measured = measured
         self._sends_ahead = ahead
         self._header_bytes = WIRE_OVERHEAD_BYTES + more_header_bytes
-        # Sending.
         self._alarm = Alarm(simulation, self.work)
         self._deadline_s = -math.inf
         self._ahead: Ahead | None = None
-        # Reading.
         self._coming: list[Batch] = []  # of the other side
         self._unread_until_s = -math.inf  # until then arrivals gather; else each is read at once
         self._read_alarm = Alarm(simulation, self._on_read_alarm)
@@ -355,7 +342,6 @@ class Peer:
         return True
 
     def _carry(self, frames: Frames, datagram_bytes: int, times_s: NDArray[np.float64]) -> Batch:
-        """Send these at these times."""
         way, other, survives = self.way, self.other, None
         if way.fate is not None and len(frames):
             fates = [way.fate(frame) for frame in frames]
@@ -381,8 +367,6 @@ class Peer:
             other.schedule_read_anew()
         return batch
 
-    # What arrives.
-
     @property
     def _needed(self) -> float:
         """The number of datagrams that may come until one counts; 1 if all may count."""
@@ -391,7 +375,6 @@ class Peer:
         )
 
     def _due_s(self) -> float:
-        """The time before which nothing comes that counts, or nobody reads it."""
         self._coming = [batch for batch in self._coming if batch.trains]
         if not self._coming:
             return math.inf
@@ -399,7 +382,6 @@ class Peer:
         return max(self._comes_s(self._awaited), self._unread_until_s)
 
     def _comes_s(self, needed: float) -> float:
-        """The time before which fewer than `needed` have come."""
         trains = [train for batch in self._coming for train in batch.trains]
         if needed == 1:
             return min([train.place_s(0) for train in trains])
@@ -483,8 +465,6 @@ class Peer:
         if frames.shape[1] < size_bytes:
             frames = frames_of(frames, size_bytes - HEADER_BYTES)
         return frames, when_s
-
-    # The control stream.
 
     def _send_control(self) -> None:
         data, other = self.connection.control(), self.other

@@ -66,7 +66,6 @@ class Signal:
         self._waiting: tuple[greenlet.greenlet, Callable[[], bool]] | None = None
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Let the running program wait until `ready`, which each `notify` checks."""
         while not ready():
             self._waiting = greenlet.getcurrent(), ready
             self._tasks.pause()
@@ -135,8 +134,6 @@ class Stream:
         other.then(arrive)
 
     def readline(self, limit: int) -> bytes:
-        """A line, or less of it at the stream's end."""
-
         def ready() -> bool:
             return b"\n" in self._received or self._closed or self._other is None
 

@@ -79,7 +79,6 @@ class Liveness:
         self.awaiting_s: float | None = None  # since when an announcement of it is awaited
 
     def on_activity(self, now_s: float) -> float:
-        """Returns for how long this side has been away before it acts now; 0 for not at all."""
         away_s = max(0.0, now_s - self.away_s)
         self.away_s = now_s + self._interval_s
         return away_s
@@ -101,7 +100,6 @@ class Liveness:
         return max(self.heard_s, self._asked_s - self._interval_s)
 
     def timeout(self) -> Timeout:
-        """Returns until when an announcement is awaited."""
         if self.awaiting_s is None:
             return NEVER
         return max(self.awaiting_s, self.silent_s) + self._timeout_s, SILENT, 0
@@ -140,7 +138,6 @@ class Connection:
         self._queue_control([first.message()])
 
     def _directions(self, path: SendingPath | None) -> tuple[Outgoing, Incoming]:
-        """Makes what datagrams need; a carrier that is reliable itself has its own."""
         assert path is not None
         common = (self._events, self.counters)
         return (
@@ -153,8 +150,6 @@ class Connection:
             raise ProtocolError(f"{why.name} is not possible while {self.state.name}")
         self.state = after
 
-    # The application's side.
-
     def start(self, now_s: float) -> None:
         """Server: all have joined, and this worker may begin."""
         self._advance(ConnectionState.WAITING, ConnectionState.OPEN, MessageType.READY)
@@ -162,7 +157,6 @@ class Connection:
         self._queue_control([ControlMessage(MessageType.READY)])
 
     def announce(self, body: bytes) -> None:
-        """Server: sends the worker a message, reliably."""
         self._queue_control([ControlMessage(MessageType.ANNOUNCE, body=body)])
 
     def await_announcement(self, now_s: float) -> None:
@@ -190,8 +184,6 @@ class Connection:
         except ProtocolError as error:
             self.on_broken(error)
 
-    # What arrives.
-
     def on_datagrams(
         self, frames: NDArray[np.uint8], now_s: float, *, waited: bool = False
     ) -> None:
@@ -210,13 +202,11 @@ class Connection:
     def receive_plan(
         self, most_s: float = math.inf, *, measured: bool = False
     ) -> ReceivePlan | None:
-        """Returns what may be received without a call for each batch; None for nothing."""
         if self.lost is not None:
             return None
         return self.incoming.receive_plan(most_s, measured=measured)
 
     def on_plan_received(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
-        """Notes the arrivals of a plan, the latest of which came now."""
         self._liveness.heard_s = now_s
         self.incoming.on_plan_received(arrivals, now_s, waited=waited)
 
@@ -247,7 +237,6 @@ class Connection:
         return self._parser.missing_bytes
 
     def on_control_closed(self, reason: str) -> None:
-        """The control stream has ended, or cannot be written any more."""
         self._end(reason)
 
     def _take(self, message: ControlMessage, now_s: float, waited: bool) -> None:
@@ -278,8 +267,6 @@ class Connection:
             raise ProtocolError("WELCOME of another session")
         self._advance(ConnectionState.JOINING, ConnectionState.WAITING, MessageType.WELCOME)
         self._events.append(Joined(welcome.data_port, welcome.key))
-
-    # What is due.
 
     def on_deadline(self, now_s: float) -> None:
         """Does what is due; may be called at any time."""
@@ -334,14 +321,10 @@ class Connection:
             return NO_DOUBT
         return min(self.outgoing.doubt(after_s), self.incoming.doubt(after_s))
 
-    # What goes out.
-
     def offer(self, now_s: float) -> NDArray[np.uint8]:
-        """Returns the datagrams that may go now: shape (k, datagram bytes)."""
         return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
 
     def send_plan(self) -> SendPlan | None:
-        """Returns what may be sent without an `offer` for each batch; None for nothing."""
         return None if self.lost is not None else self.outgoing.send_plan()
 
     def control(self) -> bytes:
@@ -369,7 +352,6 @@ class Connection:
         self.give_up(f"it broke the protocol: {error}")
 
     def give_up(self, reason: str) -> None:
-        """Ends the connection and tells the peer why."""
         if self.lost is None:
             self._queue_control([reason_message(MessageType.FAILED, reason)])
             self._end(reason)

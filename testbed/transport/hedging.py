@@ -71,8 +71,6 @@ class Hedge:
         self._check_s = self._again_s = math.inf
         self._times, self._copies, self._hopeless = 0, 1, False
 
-    # The stream out.
-
     def on_written(self, data: bytes, now_s: float, *, taken_bytes: int) -> None:
         """These bytes went into the stream; TCP has taken `taken_bytes` since its beginning."""
         first, place = not self._written, self._written
@@ -113,7 +111,6 @@ class Hedge:
             self._again_s = now_s
 
     def _peer_has(self, place: int) -> None:
-        """The peer has all before this place."""
         if place > self._from:
             self._forget(place)
             if self._from == self._written and not self._asks:
@@ -126,13 +123,9 @@ class Hedge:
             self._marks.popleft()
 
     def _lacked_since_s(self) -> float:
-        """Returns when the first of what the peer may lack was written; math.inf for nothing."""
         return self._marks[0][2] if self._marks else math.inf
 
-    # The stream in.
-
     def from_stream(self, data: bytes) -> bytes:
-        """Returns what is new of the next bytes that TCP brought."""
         overlap_bytes = self._received - self._by_tcp
         self._by_tcp += len(data)
         if self._by_tcp <= self._received:
@@ -166,7 +159,6 @@ class Hedge:
         return new
 
     def _is_first(self, number: int) -> bool:
-        """Returns whether no hedge of this number has come, and it is not too old to tell."""
         if (ahead := number - self._newest) > 0:
             self._newest = number
             self._seen = (self._seen << ahead if ahead < _WINDOW else 0) & (1 << _WINDOW) - 1
@@ -194,7 +186,6 @@ class Hedge:
         return b""
 
     def _continued(self) -> bytes:
-        """Returns the pieces that continue the stream now."""
         new = b""
         for first in sorted(self._ahead):
             if first > self._received:
@@ -204,11 +195,8 @@ class Hedge:
             new += more
         return new
 
-    # Sending.
-
     @property
     def due_s(self) -> float:
-        """The time when `datagrams` is due; math.inf for never."""
         if self._reply_due or self._unhedged is not None:
             return -math.inf
         return min(self._again_s, self._check_s)

@@ -29,8 +29,6 @@ _FIRST_ANSWERS = 16
 
 
 class PathEstimates:
-    """Estimates of one path's round trip, loss and reordering."""
-
     def __init__(self) -> None:
         self.smoothed_s: float | None = None  # the round trip, without the receiver's delay
         self.deviation_s = 0.0
@@ -45,13 +43,11 @@ class PathEstimates:
         self._first_answers_s: deque[float] = deque(maxlen=_FIRST_ANSWERS)
 
     def on_first_answer(self, took_s: float) -> None:
-        """A transfer's first datagrams asked for an answer, and had one after so long."""
         self._first_answers_s.append(took_s)
         self.first_answer_s = statistics.median(self._first_answers_s)
 
     @property
     def loss(self) -> float:
-        """The lost fraction of the latest datagrams; 0 while none is known."""
         counted = self._arrived + self._lost
         return self._lost / counted if counted else 0.0
 
@@ -66,7 +62,6 @@ class PathEstimates:
         self._reordered = False
 
     def on_round_trip(self, sample_s: float) -> None:
-        """Adds a sample, above 0."""
         self.latest_s = sample_s
         fallen = sample_s < FALLEN * self.min_s
         self.min_s = min(self.min_s, sample_s)
@@ -78,7 +73,6 @@ class PathEstimates:
         self.deviation_s += _DEVIATION_SMOOTHING * (abs(error_s) - self.deviation_s)
 
     def on_fates(self, *, arrived: int = 0, lost: int = 0) -> None:
-        """Adds how many datagrams arrived and how many were lost."""
         counted = arrived + lost
         if counted:
             kept = max(0.0, 1 - counted / _LOSS_MEMORY)

@@ -124,7 +124,9 @@ def test_a_kernel_is_not_asked_for_an_answer_though_the_timer_comes_late():
     estimates = PathEstimates()
     for _ in range(50):
         estimates.on_round_trip(0.01)
-    sender = TcpSender(chunk_count=8, arrange=Arranger(np.arange(8)), estimates=estimates)
+    sender = TcpSender(
+        transfer=0, chunk_count=8, arrange=Arranger(np.arange(8)), estimates=estimates
+    )
     sender.on_sent(8, 1.0)
     sender.on_deadline(1.1)
     assert not sender.outbox

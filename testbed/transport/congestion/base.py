@@ -115,7 +115,6 @@ class MaxFilter:
 
     @property
     def value(self) -> float:
-        """The maximum; 0 without samples."""
         return self._samples[0][1] if self._samples else 0.0
 
     def clear(self) -> None:
@@ -166,7 +165,6 @@ class PathMonitor:
         return self.round_rtt_s > (self.base_rtt_s + self._rtts.value) / 2
 
     def newest_sent_s(self, feedback: Feedback) -> float | None:
-        """It returns when the newest acknowledged datagram was sent, if that is known."""
         if feedback.newest_sent_s is not None:
             return feedback.newest_sent_s
         return None if feedback.rtt_s is None else feedback.now_s - feedback.rtt_s
@@ -183,14 +181,12 @@ class PathMonitor:
         self._restarted = True
 
     def on_sent(self, now_s: float) -> None:
-        """Begins a measurement with the first batch after a pause."""
         if self._restarted:
             self._records.clear()
             self._records.append((now_s, self.delivered_bytes, self.lost_bytes, now_s))
             self._restarted = False
 
     def on_feedback(self, feedback: Feedback) -> None:
-        """Takes the measurements that the feedback allows."""
         now_s = feedback.now_s
         self.delivered_bytes += feedback.delivered_bytes
         self.lost_bytes += feedback.lost_bytes

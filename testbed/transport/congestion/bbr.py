@@ -86,7 +86,6 @@ class Bbr(PathControl):
 
     @property
     def bandwidth_bps(self) -> float:
-        """The estimated bandwidth; 0 before the first sample."""
         return self._bandwidths.value
 
     @property
@@ -183,7 +182,6 @@ class Bbr(PathControl):
             self._restarted = False
 
     def _count_losses(self, feedback: Feedback) -> None:
-        """Decides at the end of a round whether it may lower the bandwidth."""
         self._round_lost += feedback.lost_bytes
         self._round_settled += feedback.lost_bytes + feedback.delivered_bytes
         if not self.path.round_began:
@@ -203,11 +201,9 @@ class Bbr(PathControl):
             self._telling_rounds += 1
 
     def _excused(self, now_s: float) -> bool:
-        """Losses say nothing of the bandwidth now."""
         return self._lossy_from_s is not None and now_s - self._lossy_from_s < _MOST_EXCUSED_S
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
-        """This feedback's sample of the path's bandwidth."""
         return self.path.delivery_rate_bps
 
     def _check_filled(self) -> None:

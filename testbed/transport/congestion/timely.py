@@ -68,12 +68,10 @@ class Timely(PathControl):
 
     @property
     def t_low_s(self) -> float:
-        """The round trip below which the rate rises."""
         return _LOW_FACTOR * self.path.min_rtt_s + _LOW_DATAGRAMS * self._datagram_s
 
     @property
     def _idle_rtt_s(self) -> float:
-        """The round trip up to which there is no queue."""
         return self.path.min_rtt_s + _IDLE_DATAGRAMS * self._datagram_s
 
     @property
@@ -82,7 +80,6 @@ class Timely(PathControl):
 
     @property
     def t_high_s(self) -> float:
-        """The round trip above which the rate falls, whatever the gradient."""
         return _HIGH_FACTOR * self.t_low_s
 
     def on_transfer_begin(self, now_s: float) -> None:
@@ -119,7 +116,6 @@ class Timely(PathControl):
         self._round_lost = False
 
     def _plateau_bps(self, feedback: Feedback) -> float | None:
-        """Returns an earlier rate that delivered as much, or None."""
         if feedback.app_limited or self._rate is None:
             return None
         plateau = _START_PLATEAU if self.starting else _PLATEAU
@@ -184,7 +180,6 @@ class Timely(PathControl):
 
     @property
     def _overflown(self) -> bool:
-        """The round lost data to a queue."""
         return self._round_lost and self.path.queued()
 
     @property

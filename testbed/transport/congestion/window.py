@@ -144,7 +144,6 @@ class Reno(PathControl):
             self._recovering = False
 
     def _increase(self, delivered_bytes: float, now_s: float) -> float:
-        """Congestion avoidance adds so many bytes to the window."""
         return self._datagram_bytes * delivered_bytes / self._window
 
     def _after_loss(self) -> float:

@@ -48,7 +48,6 @@ class PassesSender(SenderRepair):
         walk_s: NDArray[np.float64] | None = None,
         overlaps: bool = True,
     ) -> None:
-        """`walk_s`: `Passes.walk_s` of a sender whose passes have a price."""
         super().__init__()
         self._transfer = transfer
         self._known = np.zeros(chunk_count, dtype=np.bool_)  # to have arrived
@@ -92,7 +91,6 @@ class PassesSender(SenderRepair):
         return max(next_s, self._looked_s + self._step_s)
 
     def on_deadline(self, now_s: float) -> None:
-        """The walk has come further."""
         if self._walk_began_s is None:
             self._walk_began_s = now_s
         self._looked_s = now_s
@@ -122,7 +120,6 @@ class PassesSender(SenderRepair):
             self._walk_began_s += link_s
 
     def _end_pass(self, now_s: float) -> None:
-        """Asks, once all is sent and the walk is over."""
         if not (self.remaining or self._walking):
             self.asking = True
             self._ask(now_s)
@@ -175,7 +172,6 @@ class PassesSender(SenderRepair):
         return feedback
 
     def _learn(self, message: ControlMessage) -> int:
-        """Notes the chunks that a message names; returns how many."""
         chunks = unpack_arrivals(message.body, len(self._known))
         if self._known[chunks].any():
             raise ProtocolError(f"{message.type.name} with a chunk that an earlier one named")
