@@ -19,8 +19,7 @@ from testbed.transport.pacing import Pacer
 from testbed.transport.settings import LeaveOut
 from testbed.transport.wire import HEADER_BYTES, WIRE_OVERHEAD_BYTES
 
-Frame = NDArray[np.uint8]  # one datagram, shape (datagram bytes,)
-Frames = NDArray[np.uint8]  # several, shape (k, datagram bytes)
+Frames = NDArray[np.uint8]  # datagrams, shape (k, datagram bytes)
 
 _MOST_AHEAD = 1 << 13  # datagrams
 _NO_FRAMES, _NO_TIMES = np.empty((0, 0), np.uint8), np.empty(0)
@@ -71,8 +70,6 @@ class Way:
     """One direction between two peers; losses do not slow down control messages."""
 
     links: Sequence[Link]  # of datagrams, one after the other; of control messages in any case
-    control_delay_s: float | None = None  # None: the links' delay
-    fate: Callable[[Frame], Frame | None] | None = None  # changes or loses one, behind the links
     paths: Sequence[Sequence[Link]] = ()  # where datagrams are sprayed: all, taken in turn
     sprayed: int = field(default=0, init=False)
     _last_control_s: float = field(default=-math.inf, init=False)
@@ -88,19 +85,19 @@ class Way:
             common += 1
         return Spray(paths=self.paths, common=common, takes=takes)
 
-    def send_control(self, simulation: Simulation, arrive: Callable[[], None]) -> None:
-        links = () if self.control_delay_s is not None else tuple(self.links)
-        self._pass(simulation, links, arrive)
-
-    def _pass(
-        self, simulation: Simulation, links: Sequence[Link], arrive: Callable[[], None]
+    def send_control(
+        self,
+        simulation: Simulation,
+        arrive: Callable[[], None],
+        links: Sequence[Link] | None = None,
     ) -> None:
         """Bring a message that comes to the first of these links now to the end of them."""
-        if len(links) > 1:
-            further = functools.partial(self._pass, simulation, links[1:], arrive)
-            simulation.at(links[0].out_s(), further)
+        first, *further = self.links if links is None else links
+        out_s = first.out_s()
+        if further:
+            go_on = functools.partial(self.send_control, simulation, arrive, further)
+            simulation.at(out_s, go_on)
             return
-        out_s = links[0].out_s() if links else simulation.now_s + (self.control_delay_s or 0.0)
         self._last_control_s = max(self._last_control_s, out_s)
         simulation.at(self._last_control_s, arrive)
 
@@ -326,9 +323,8 @@ class Peer:
         self._schedule_read()
 
     def _send_ahead(self) -> bool:
-        way, now_s = self.way, self._simulation.now_s
-        plain = way.fate is None and self.leave_out is None
-        if not (self._sends_ahead and plain) or self.other is None:
+        now_s = self._simulation.now_s
+        if not self._sends_ahead or self.leave_out is not None or self.other is None:
             return False
         plan = self.connection.send_plan()
         if plan is None:
@@ -342,15 +338,11 @@ class Peer:
         return True
 
     def _carry(self, frames: Frames, datagram_bytes: int, times_s: NDArray[np.float64]) -> Batch:
-        way, other, survives = self.way, self.other, None
-        if way.fate is not None and len(frames):
-            fates = [way.fate(frame) for frame in frames]
-            survives = np.array([fate is not None for fate in fates], np.bool_)
-            frames = np.stack([frames[0] if fate is None else fate for fate in fates])
+        way, other = self.way, self.other
 
         def arrive(train: Train) -> None:
             assert other is not None
-            other.arrivals.expect(train, other.inbox, (self, survives))
+            other.arrivals.expect(train, other.inbox, self)
 
         batch = Batch(
             size_bytes=datagram_bytes + self._header_bytes,
@@ -447,13 +439,12 @@ class Peer:
     def _take(self, now_s: float) -> tuple[Frames, NDArray[np.float64]]:
         """The datagrams that have come by now, and when they did."""
         parts, times_s = [], []
-        for train, (sender, survives) in self.inbox.take(now_s):
-            batch, index = train.batch, train.index
+        for train, sender in self.inbox.take(now_s):
+            batch = train.batch
             if sender.other is not self or batch.frames is None:
                 continue
-            kept = slice(None) if survives is None else survives[index]
-            parts.append(batch.frames[index[kept]])
-            times_s.append(train.times_s[kept])
+            parts.append(batch.frames[train.index])
+            times_s.append(train.times_s)
         if not parts:
             return _NO_FRAMES, _NO_TIMES
         size_bytes = batch.size_bytes - self._header_bytes

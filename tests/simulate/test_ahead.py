@@ -11,7 +11,7 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.peer import Way, schedule
 from testbed.transport.pacing import Pacer
 from tests.simulate.parties import Parties
-from tests.transport.virtual import DoublingLink, random_payload, reports
+from tests.transport.virtual import DoublingLink, random_payload, reports, way_back
 
 SIZE = 74
 
@@ -61,7 +61,7 @@ class Two(Parties):
     def __init__(self, *, ahead, chunks, tolerance=0.0, repair="passes", late_s=0.0, **link):
         simulation = Simulation()
         self.link = DoublingLink(simulation, rate_bps=10e6, delay_s=0.005, seed=3, **link)
-        ways = Way([self.link]), Way([], control_delay_s=0.005)
+        ways = Way([self.link]), way_back(simulation, 0.005)
         super().__init__(simulation, ways, chunks=chunks, rate_bps=9e6, repair=repair, ahead=ahead)
         self.into = self.layout.new_buffer()
         self.send(2, random_payload(self.layout))

@@ -110,7 +110,7 @@ def cluster_of(
 
     def way():
         link = DoublingLink(simulation, **{"rate_bps": math.inf, "delay_s": 0.002, **changes})
-        return Way([link], control_delay_s=0.002)
+        return Way([link])
 
     ways = {name: (way(), way()) for name in names}
     return Cluster(
@@ -184,7 +184,7 @@ def run_schedule(schedule):
         return frame
 
     worker = cluster.join("a")
-    worker.way.fate = flip
+    worker.fate = flip
     simulation.run(until_s=0.1, limit=10_000)
     server = cluster.servers["a"]
     buffers, payloads = {}, {}
@@ -212,7 +212,7 @@ def run_schedule(schedule):
     if schedule["blocked"] is not None:
         at_s, for_s = schedule["blocked"]
         for changes_s, fate in ((at_s, lambda frame: None), (at_s + for_s, flip)):
-            simulation.at(0.1 + changes_s, partial(setattr, worker.way, "fate", fate))
+            simulation.at(0.1 + changes_s, partial(setattr, worker, "fate", fate))
     if schedule["killed"] is not None:
         simulation.at(0.1 + schedule["killed"], worker.cut)
     simulation.run(until_s=400.0, limit=100_000)

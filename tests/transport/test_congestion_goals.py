@@ -39,6 +39,7 @@ from tests.transport.virtual import (
     layout_of,
     random_payload,
     transfer,
+    way_back,
 )
 
 DATAGRAM_BYTES = 1514
@@ -86,7 +87,7 @@ class TransferFlow:
         self._before = 0  # chunks of the transfers that have ended
         self._worker, self._server = connections(
             simulation,
-            (Way(links), Way([], control_delay_s=return_delay_s)),
+            (Way(links), way_back(simulation, return_delay_s)),
             layout,
             repair=REPAIRS.create(repair),
             path=self.path,

@@ -19,7 +19,14 @@ from testbed.transport.repair.passes import PassesSender
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.tolerance import FractionRule
 from testbed.transport.wire import wire_bytes
-from tests.transport.virtual import Recorder, connections, layout_of, new_sender, random_payload
+from tests.transport.virtual import (
+    Recorder,
+    connections,
+    layout_of,
+    new_sender,
+    random_payload,
+    way_back,
+)
 
 SIZE = 1514
 LONG_QUEUE_BYTES = 10**6
@@ -154,7 +161,7 @@ def test_senders_that_know_no_queue_or_their_share_do_not_overflow_a_short_one(q
     parties = []
     for seed in range(senders):
         access = Link(simulation, rate_bps=10e9, delay_s=1e-4)
-        ways = Way([access, bottleneck]), Way([], control_delay_s=2e-4)
+        ways = Way([access, bottleneck]), way_back(simulation, 2e-4)
         path = SendingPath(
             congestion=FixedRate(rate_bps=0.95 * 1e9 / senders),
             chunk_bytes=layout.chunk_bytes,

@@ -22,7 +22,7 @@ def test_a_receiver_says_which_other_transfer_comes_instead():
 @pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
 def test_where_control_works_and_data_do_not_arrive_the_transfer_fails_and_little_is_sent(repair):
     two = Two(repair=repair, chunks=1000)
-    two.worker.way.fate = lambda frame: None
+    two.worker.fate = lambda frame: None
     two.carry(0)
     assert two.simulation.now_s < 2 * TIMEOUT_S
     for peer in (two.worker, two.server):
@@ -34,10 +34,10 @@ def test_where_control_works_and_data_do_not_arrive_the_transfer_fails_and_littl
 
 def test_a_path_that_is_blocked_for_a_while_delays_a_transfer_by_little_more():
     two = Two(chunks=1000)
-    two.worker.way.fate = lambda frame: None
+    two.worker.fate = lambda frame: None
     two.begin(0)
     two.run(until_s=3.0)
-    two.worker.way.fate = None
+    two.worker.fate = None
     two.run()
     assert two.intact == [0]
     (report,) = reports(two.worker)

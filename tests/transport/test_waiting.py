@@ -138,14 +138,14 @@ def test_an_absence_of_this_side_s_own_is_no_transfer_that_stands_still(repair, 
     parties = {"worker": two.worker, "server": two.server}
     (other,) = (party for name, party in parties.items() if name != away)
     patient(other.connection)
-    two.worker.way.fate = lambda frame: None
+    two.worker.fate = lambda frame: None
     two.begin(0)
     two.run(until_s=1.0)
     back_s = 4 * TIMEOUT_S
     parties[away].be_busy(back_s)
     two.run(until_s=back_s - 1e-3)
     if not blocked:
-        two.worker.way.fate = None
+        two.worker.fate = None
     two.run(until_s=back_s + TIMEOUT_S)
     assert ("control works, data does not arrive" in gone(parties[away])) is blocked
     assert two.intact == ([] if blocked else [0])

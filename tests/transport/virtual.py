@@ -64,10 +64,12 @@ class BusyPeer(Peer):
 
     Attributes:
         batches: when how many datagrams were sent together.
+        fate: changes a datagram that it sends, or loses it behind the links.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.batches: list[tuple[float, int]] = []
+        self.fate: Callable[[Bytes], Bytes | None] | None = None
         self._busy_until_s = -math.inf
         self._control_waiting: list[bytes] = []
         super().__init__(*arguments, **options)
@@ -114,7 +116,20 @@ class BusyPeer(Peer):
 
     def _carry(self, frames: Bytes, datagram_bytes: int, times_s: NDArray[np.float64]) -> Batch:
         self.batches.append((self._simulation.now_s, len(frames)))
+        if self.fate is not None and len(frames):
+            fates = [self.fate(frame) for frame in frames]
+            # What is lost travels as zeros, which are no datagram of ours.
+            frames = np.stack([np.zeros_like(frames[0]) if it is None else it for it in fates])
         return super()._carry(frames, datagram_bytes, times_s)
+
+    def _take(self, now_s: float) -> tuple[Bytes, NDArray[np.float64]]:
+        frames, times_s = super()._take(now_s)
+        arrived = frames.any(axis=1)
+        return frames[arrived], times_s[arrived]
+
+
+def way_back(simulation: Simulation, delay_s: float) -> Way:
+    return Way([Link(simulation, rate_bps=math.inf, delay_s=delay_s)])
 
 
 @dataclass
@@ -154,9 +169,9 @@ class Network:
     def ways(self, simulation: Simulation) -> tuple[Way, Way]:
         """To the receiver and back, for one transfer."""
         self.link = self._new_link(simulation)
-        return Way([self.link], fate=self._fate), Way([], control_delay_s=self.delay_s)
+        return Way([self.link]), way_back(simulation, self.delay_s)
 
-    def _fate(self, frame: Bytes) -> Bytes | None:
+    def fate(self, frame: Bytes) -> Bytes | None:
         sequence = int.from_bytes(frame[4:8].tobytes(), "big") % (1 << CHUNK_BITS)
         nth = self.sent_of.get(sequence, 0)
         self.sent_of[sequence] = nth + 1
@@ -266,7 +281,7 @@ def transfer(
         into,
         max(began_s, listens_s),
     )
-    sending.leave_out = leave_out
+    sending.leave_out, sending.fate = leave_out, network.fate
     sender = sending.connection.outgoing.senders[number]
     receiver = receiving.connection.incoming.receivers[number]
     if listens_s > began_s:
@@ -302,7 +317,7 @@ class Two:
         self.simulation = Simulation()
         self.layout = layout or layout_of(chunks, chunk_bytes=chunk_bytes)
         self.link = Link(self.simulation, rate_bps=math.inf, delay_s=delay_s, loss=loss, seed=seed)
-        there, back = Way([self.link]), Way([], control_delay_s=delay_s)
+        there, back = Way([self.link]), way_back(self.simulation, delay_s)
         self.path = SendingPath(
             congestion=CONGESTION_CONTROLS.create(
                 congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, chunk_bytes)
