@@ -13,7 +13,6 @@ from testbed.simulate import kernel_tcp
 from testbed.simulate.engine import Simulation
 from testbed.simulate.peer import HEADERS_ONLY, Arrivals, Peer, Way, frames_of, link_up
 from testbed.simulate.tasks import Signal, Tasks
-from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.errors import PeerLost
 from testbed.transport.events import Announced, Event, PeerGone, TransferDone, TransferReport
@@ -22,12 +21,11 @@ from testbed.transport.joining import SERVER, Admission, Newcomer
 from testbed.transport.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.messages import Hello, Welcome
 from testbed.transport.native.fast_path import FAST_PATH
-from testbed.transport.net.carriers import DataSockets
+from testbed.transport.net.carriers import DataSockets, connection_settings, sending_path
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Handle
 from testbed.transport.net.tcp import HEAD_BYTES, Compression, compression_of
-from testbed.transport.order import Arranger, sending_order
-from testbed.transport.repair import REPAIRS
+from testbed.transport.order import Arranger
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import ConnectionSettings
 from testbed.transport.tolerance import Fixed, StopRuleFactory
@@ -167,7 +165,7 @@ class World:
 
     def _path(self, side: str) -> SendingPath:
         config = self._endpoints[side].config
-        path = _sending_path(config)
+        path = sending_path(config, more_bytes=_more_header_bytes(config))
         if self._fast_path is HEADERS_ONLY:
             headers = np.zeros((len(path.frames), HEADER_BYTES), np.uint8)
             path.frames = frames_of(headers, config.layout.chunk_bytes)
@@ -237,32 +235,12 @@ def _compressed(config: EndpointConfig) -> Compressed | None:
 
 
 def _settings(config: EndpointConfig, fast_path: FastPath) -> ConnectionSettings:
-    protocol, compressed = config.protocol, _compressed(config)
-    return ConnectionSettings(
-        session=config.session,
-        layout=config.layout if compressed is None else compressed.layout,
-        repair=kernel_tcp.TcpModel() if _is_tcp(config) else REPAIRS.create(protocol.repair),
-        order=sending_order(protocol.order, protocol.marks, seed=config.seed),
-        peer_timeout_s=config.peer_timeout_s,
-        late_s=config.late_s,
-        transfers_in_flight=config.transfers_in_flight,
+    settings, compressed = connection_settings(config), _compressed(config)
+    return replace(
+        settings,
+        layout=settings.layout if compressed is None else compressed.layout,
+        repair=kernel_tcp.TcpModel() if _is_tcp(config) else settings.repair,
         fast_path=fast_path,
-    )
-
-
-def _sending_path(config: EndpointConfig) -> SendingPath:
-    chunk_bytes, more_bytes = config.layout.chunk_bytes, _more_header_bytes(config)
-    congestion = CONGESTION_CONTROLS.create(
-        config.protocol.congestion_control,
-        rate_bps=config.rate_bps,
-        datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
-    )
-    return SendingPath(
-        congestion=congestion,
-        chunk_bytes=chunk_bytes,
-        trailer_bytes=more_bytes,
-        quantum_s=config.quantum_s,
-        queue_bytes=config.queue_bytes,
     )
 
 
@@ -272,7 +250,7 @@ class Endpoint:
     def __init__(self, world: World, config: EndpointConfig) -> None:
         self.config = config
         # Where the congestion control measures the path, nothing may gather.
-        self.measured = not _is_tcp(config) and _sending_path(config).congestion.measures
+        self.measured = not _is_tcp(config) and config.protocol.measures
         self.signal = Signal(world.tasks)  # of each event
         self.lost: dict[str, str] = {}  # always empty: workers do not die
         self._world = world

@@ -51,6 +51,41 @@ _COUNTED_BYTES = IP_HEADER_BYTES[socket.AF_INET]  # in `wire_bytes`
 DataSockets = Mapping[str, Any]
 
 
+def connection_settings(config: EndpointConfig) -> ConnectionSettings:
+    protocol = config.protocol
+    return ConnectionSettings(
+        session=config.session,
+        layout=config.layout,
+        repair=REPAIRS.create(protocol.repair),
+        order=sending_order(protocol.order, protocol.marks, seed=config.seed),
+        peer_timeout_s=config.peer_timeout_s,
+        late_s=config.late_s,
+        transfers_in_flight=config.transfers_in_flight,
+        tensor_by_tensor=config.tensor_by_tensor,
+        fast_path=FAST_PATH,
+    )
+
+
+def sending_path(
+    config: EndpointConfig, *, more_bytes: int, receive_buffer_bytes: float = math.inf
+) -> SendingPath:
+    """Makes what one connection sends by; its datagrams have more bytes than `wire_bytes` has."""
+    chunk_bytes = config.layout.chunk_bytes
+    congestion = CONGESTION_CONTROLS.create(
+        config.protocol.congestion_control,
+        rate_bps=config.rate_bps,
+        datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
+    )
+    return SendingPath(
+        congestion=congestion,
+        chunk_bytes=chunk_bytes,
+        trailer_bytes=more_bytes,
+        receive_buffer_bytes=receive_buffer_bytes,
+        quantum_s=config.quantum_s,
+        queue_bytes=config.queue_bytes,
+    )
+
+
 class Carrier(ABC):
     kind = Connection
     data_port = 0  # a worker's port for its HELLO
@@ -62,18 +97,7 @@ class Carrier(ABC):
     ) -> None:
         self._config, self._sockets = config, sockets
         self._local, self._hosts = local, hosts
-        protocol = config.protocol
-        self._settings = ConnectionSettings(
-            session=config.session,
-            layout=config.layout,
-            repair=REPAIRS.create(protocol.repair),
-            order=sending_order(protocol.order, protocol.marks, seed=config.seed),
-            peer_timeout_s=config.peer_timeout_s,
-            late_s=config.late_s,
-            transfers_in_flight=config.transfers_in_flight,
-            tensor_by_tensor=config.tensor_by_tensor,
-            fast_path=FAST_PATH,
-        )
+        self._settings = connection_settings(config)
 
     def connection(
         self, peer: str, now_s: float, *, hello: Hello | None = None, welcome: Welcome | None = None
@@ -122,22 +146,12 @@ class UdpCarrier(Carrier):
             self.data_port = sockets[SERVER].port
 
     def _path(self, peer: str) -> SendingPath:
-        config = self._config
-        chunk_bytes = config.layout.chunk_bytes
-        more_bytes = config.tag_bytes + self._hosts[peer].ip_header_bytes - _COUNTED_BYTES
-        congestion = CONGESTION_CONTROLS.create(
-            config.protocol.congestion_control,
-            rate_bps=config.rate_bps,
-            datagram_bytes=wire_bytes(1, chunk_bytes) + more_bytes,
-        )
-        return SendingPath(
-            congestion=congestion,
-            chunk_bytes=chunk_bytes,
-            trailer_bytes=more_bytes,
-            # Assumes that the peer's buffer has the size of ours.
+        more_bytes = self._hosts[peer].ip_header_bytes - _COUNTED_BYTES
+        # Assumes that the peer's buffer has the size of ours.
+        return sending_path(
+            self._config,
+            more_bytes=self._config.tag_bytes + more_bytes,
             receive_buffer_bytes=self._sockets[peer].buffer_bytes,
-            quantum_s=config.quantum_s,
-            queue_bytes=config.queue_bytes,
         )
 
     def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
