@@ -215,7 +215,7 @@ class Link:
         self._queue_bytes = queue_bytes
         self._in_order = in_order
         self._out_s = -math.inf  # when the latest comes out, where order is kept
-        self._free_s = -math.inf  # when the queue is empty
+        self.free_s = -math.inf  # when the queue is empty
         self._waiting = Pool()
         self._pushed: list[Train] = []  # those of them that nobody looks for
         # Where more may come from: by time, and the time of each.
@@ -250,8 +250,8 @@ class Link:
         # Datagrams that wait keep their times of arrival, which were decided as they entered.
         self.catch_up()
         now_s = self._simulation.now_s
-        left_s = max(0.0, self._free_s - now_s)
-        self._free_s = max(self._free_s, now_s + left_s * self.rate_bps / rate_bps)
+        left_s = max(0.0, self.free_s - now_s)
+        self.free_s = max(self.free_s, now_s + left_s * self.rate_bps / rate_bps)
         self.rate_bps = rate_bps
         self._changed()
 
@@ -270,16 +270,12 @@ class Link:
         self.catch_up()
         if math.isinf(self.rate_bps):
             return 0.0
-        return max(0.0, self._free_s - self._simulation.now_s) * self.rate_bps / 8
+        return max(0.0, self.free_s - self._simulation.now_s) * self.rate_bps / 8
 
     def out_s(self) -> float:
         """The time at which something without size comes out that comes in now."""
         self.catch_up()
-        return max(self._free_s, self._simulation.now_s) + self._delay_s
-
-    @property
-    def free_s(self) -> float:
-        return self._free_s
+        return max(self.free_s, self._simulation.now_s) + self._delay_s
 
     def least_s(self, size_bytes: int) -> float:
         return size_bytes * 8 / self.rate_bps + self._delay_s
@@ -372,7 +368,7 @@ class Link:
         """Decide which datagrams enter, None for all, and when each leaves."""
         count = len(arrivals_s)
         if math.isinf(self.rate_bps):
-            self._free_s = float(arrivals_s[-1])
+            self.free_s = float(arrivals_s[-1])
             return None, arrivals_s
         if count <= _FEW:
             return self._queue_one_by_one(arrivals_s, sizes)
@@ -381,10 +377,10 @@ class Link:
         work_s = np.cumsum(service_s)
         # Each leaves when all since the latest pause have been served.
         begun_s = np.maximum.accumulate(
-            np.concatenate([[self._free_s], arrivals_s - work_s + service_s])
+            np.concatenate([[self.free_s], arrivals_s - work_s + service_s])
         )[1:]
         leaves_s = begun_s + work_s
-        before_s = np.concatenate([[self._free_s], leaves_s[:-1]])
+        before_s = np.concatenate([[self.free_s], leaves_s[:-1]])
         queued = np.maximum(0.0, before_s - arrivals_s) * bytes_per_s
         if float(np.max(queued + sizes)) > self._queue_bytes + _ROUNDING_BYTES:
             if count <= _BLOCK:
@@ -396,7 +392,7 @@ class Link:
                 enter, leaves_s[part] = self._queue(arrivals_s[part], size)
                 entered[part] = True if enter is None else enter
             return entered, leaves_s
-        self._free_s = float(leaves_s[-1])
+        self.free_s = float(leaves_s[-1])
         return None, leaves_s
 
     def _queue_one_by_one(self, arrivals_s: Floats, sizes: float | Floats) -> Queued:
@@ -405,14 +401,14 @@ class Link:
         count = len(arrivals_s)
         listed = [sizes] * count if isinstance(sizes, float) else sizes.tolist()
         entered, leaves_s = [True] * count, [0.0] * count
-        free_s = self._free_s
+        free_s = self.free_s
         for number, (at_s, size) in enumerate(zip(arrivals_s.tolist(), listed, strict=True)):
             queued = max(0.0, free_s - at_s) * bytes_per_s
             if queued + size > room:
                 entered[number] = False
                 continue
             leaves_s[number] = free_s = max(free_s, at_s) + size / bytes_per_s
-        self._free_s = free_s
+        self.free_s = free_s
         self.dropped += (dropped := count - sum(entered))
         return np.array(entered) if dropped else None, np.array(leaves_s)
 

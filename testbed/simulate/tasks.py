@@ -18,10 +18,9 @@ class _CancelledError(BaseException):
 
 class Tasks:
     def __init__(self, simulation: Simulation) -> None:
-        self.running: dict[str, None] = {}  # the names of those that have not ended
+        self.running: dict[str, greenlet.greenlet] = {}  # those that have not ended, by name
         self._simulation = simulation
         self._outside = greenlet.getcurrent()
-        self._all: list[greenlet.greenlet] = []
 
     def start(self, name: str, work: Callable[[], None]) -> None:
         """Begin a program at the present time; whoever runs the simulation gets its errors."""
@@ -35,8 +34,7 @@ class Tasks:
                 del self.running[name]
 
         task = greenlet.greenlet(run, self._outside)
-        self._all.append(task)
-        self.running[name] = None
+        self.running[name] = task
         self.resume(task)
 
     def resume(self, task: greenlet.greenlet) -> None:
@@ -51,10 +49,9 @@ class Tasks:
         self.pause()
 
     def cancel(self) -> None:
-        for task in self._all:
+        for task in list(self.running.values()):
             if task:  # it has begun, and has not ended
                 task.throw(_CancelledError)
-        self._all.clear()
         self.running.clear()
 
 

@@ -31,7 +31,6 @@ from testbed.transport.sender import Outgoing
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import (
     BOTH_HOLD,
-    NEVER,
     NO_DOUBT,
     SILENT,
     ConnectionSettings,
@@ -71,7 +70,6 @@ class Liveness:
     """The times of one peer, from the begin of its connection."""
 
     def __init__(self, timeout_s: float, now_s: float) -> None:
-        self._timeout_s = timeout_s
         self._interval_s = timeout_s / _PINGS
         self.heard_s = self._pinged_s = now_s
         self.away_s = now_s + self._interval_s
@@ -98,11 +96,6 @@ class Liveness:
     def silent_s(self) -> float:
         """Since then it is silent, which counts only if it was asked in time."""
         return max(self.heard_s, self._asked_s - self._interval_s)
-
-    def timeout(self) -> Timeout:
-        if self.awaiting_s is None:
-            return NEVER
-        return max(self.awaiting_s, self.silent_s) + self._timeout_s, SILENT, 0
 
 
 class Connection:
@@ -313,7 +306,10 @@ class Connection:
         if held_s is not None and (unasked_s := self.incoming.unasked_s) is not None:
             until_s = max(held_s, unasked_s) + self._settings.peer_timeout_s
             ends = min(ends, (until_s, BOTH_HOLD, 0))
-        return ends if live.awaiting_s is None else min(ends, live.timeout())
+        if live.awaiting_s is None:
+            return ends
+        until_s = max(live.awaiting_s, silent_s) + self._settings.peer_timeout_s
+        return min(ends, (until_s, SILENT, 0))
 
     def doubt(self, after_s: float) -> tuple[float, float]:
         """Returns when a message of the peer is overdue, and since when it is waited for."""

@@ -295,7 +295,10 @@ class Sender:
         if self.stopped:
             return  # a reply that crossed the STOP
         if message.type is MessageType.STOP:
-            self._on_stop(message, now_s)
+            if message.body:
+                self._received = unpack_bitmap(message.body, self._layout.chunk_count)
+            self.stopped, self._ended_s = True, now_s
+            self._path.end(self._repair)
             return
         if message.type is MessageType.HOLD:
             self.held = True
@@ -313,12 +316,6 @@ class Sender:
         self.stall.on_reply(feedback, now_s)
         self._pass_feedback(feedback)
         self._resume(was_asking, now_s)
-
-    def _on_stop(self, message: ControlMessage, now_s: float) -> None:
-        if message.body:
-            self._received = unpack_bitmap(message.body, self._layout.chunk_count)
-        self.stopped, self._ended_s = True, now_s
-        self._path.end(self._repair)
 
     def _pass_feedback(self, feedback: Feedback | None) -> None:
         """Passes the repair's feedback to the congestion control, in bytes instead of datagrams."""

@@ -328,7 +328,7 @@ def test_a_window_is_full_of_what_is_in_flight_also_of_a_transfer_that_is_held(h
 class GivesUp(Passes):
     """Sends all again from 2 s on, answered or not."""
 
-    def sender(self, *, transfer, chunk_count, arrange, estimates):
+    def sender(self, *, estimates, **common):
         class Half(PassesSender):
             def deadline_s(self):
                 return 2.0
@@ -337,7 +337,7 @@ class GivesUp(Passes):
                 self.asking = False
                 self._cursor = 0
 
-        return Half(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
+        return Half(**common)
 
 
 @pytest.mark.parametrize("by", ["answer", "deadline"])

@@ -209,8 +209,8 @@ def test_a_repair_that_names_no_chunks_is_told_what_is_valid(upcoming):
             return np.array(upcoming, dtype=np.int64)
 
     class Own(Passes):
-        def sender(self, *, transfer, chunk_count, arrange, estimates):
-            return OwnSender(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
+        def sender(self, *, estimates, **common):
+            return OwnSender(**common)
 
     sender = new_sender(layout_of(4), rate_bps=math.inf, repair=Own())
     with pytest.raises(InputError, match=r"expected 1 to 4 numbers of chunks from 0 to 3$"):

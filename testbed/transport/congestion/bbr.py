@@ -236,9 +236,8 @@ class Bbr(PathControl):
     @property
     def _drained_bytes(self) -> float:
         """So much is in flight right after a feedback when there is no queue."""
-        if self._is_large:
-            return self.bdp_bytes + self._unread_bytes + _BATCH * self._datagram_bytes
-        return self.bdp_bytes + self._unread_bytes + self.path.report_bytes.value
+        batch = _BATCH * self._datagram_bytes if self._is_large else self.path.report_bytes.value
+        return self.bdp_bytes + self._unread_bytes + batch
 
     @property
     def _is_large(self) -> bool:

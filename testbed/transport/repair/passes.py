@@ -7,6 +7,7 @@ whether it ends its pass. One that had to wait is answered by a LATE_BITMAP.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -257,16 +258,9 @@ class Passes(Repair):
         polls = np.arange(chunk_count + 1) // self.poll_every if self.poll_every else 0
         return np.append(walked, chunk_count) * self.walk_s_per_chunk + polls * self.poll_s
 
-    def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
-    ) -> PassesSender:
-        return PassesSender(
-            transfer=transfer,
-            chunk_count=chunk_count,
-            arrange=arrange,
-            walk_s=self.walk_s(chunk_count),
-            overlaps=self.overlaps,
-        )
+    def sender(self, *, chunk_count: int, estimates: PathEstimates, **common: Any) -> PassesSender:
+        walk_s, overlaps = self.walk_s(chunk_count), self.overlaps
+        return PassesSender(chunk_count=chunk_count, walk_s=walk_s, overlaps=overlaps, **common)
 
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> PassesReceiver:
         return PassesReceiver(transfer=transfer)
@@ -306,10 +300,8 @@ class OnceReceiver(PassesReceiver):
 class Once(Repair):
     """No repair while a stop rule will end the transfer by itself (OptiReduce, NSDI 2025)."""
 
-    def sender(
-        self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
-    ) -> PassesSender:
-        return PassesSender(transfer=transfer, chunk_count=chunk_count, arrange=arrange)
+    def sender(self, *, estimates: PathEstimates, **common: Any) -> PassesSender:
+        return PassesSender(**common)
 
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> OnceReceiver:
         return OnceReceiver(transfer=transfer)
