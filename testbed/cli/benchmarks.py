@@ -18,9 +18,7 @@ _LAYERS_SEEDS = 5
 class Measurement:
     """Options that select cases, and the file of their records."""
 
-    json_file: Annotated[
-        Path | None, output_file("--json", help="write records here, a figure beside them")
-    ] = None
+    json_file: Annotated[Path | None, output_file("--json", help="write records here")] = None
     quick: Annotated[bool, typer.Option("--quick", help="a few cases, under a minute")] = False
     cases: Annotated[
         str, typer.Option("--cases", metavar="GLOB", help="only cases whose name matches")

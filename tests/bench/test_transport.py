@@ -104,13 +104,6 @@ def test_names_are_unique_and_quick_has_few():
     assert changes + 1 == len(set(links))
 
 
-def test_the_figure_shows_the_cases_of_its_title_alone(tmp_path):
-    elsewhere = {"case": "1G/20MB/passes", "peer": "ours", "repair": "passes", "tolerance": 0.008}
-    elsewhere |= {"rate_bps": 10**9, "added_rtt_s": 0, "workers": 1, "payload_bytes": 20_000_000}
-    records = [elsewhere | {"loss": loss, "status": "ok", "ratio_to_bound": 1} for loss in (0, 0.1)]
-    assert not transport.draw(records, tmp_path / "none.png")
-
-
 def is_finished(*series, repeats=3, most=MOST_REPETITIONS, span_s=0.01):
     """Tells whether a case is finished whose receiver and senders took these processor times."""
     case = replace(CASE, repeats=repeats, most=most)

@@ -55,7 +55,6 @@ def test_a_quick_benchmark_writes_the_contracts_records(tmp_path):
             assert 0 < record["cpu_s_per_gb_wire_sender"] < record["cpu_s_per_gb_sender"]
         assert record["case"] in done.stdout
     assert {record["status"] for record in records if record["peer"] == "ours"} == {"ok"}
-    assert path.with_suffix(".png").stat().st_size > 1000
 
 
 THEIRS = """
