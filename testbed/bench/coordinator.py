@@ -45,8 +45,6 @@ class _Message(BaseModel):
 
 
 class Participant:
-    """The coordinated process's own side."""
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
@@ -69,8 +67,6 @@ class Participant:
 
 @dataclass
 class Process:
-    """A coordinated process, and what it has sent so far."""
-
     pid: int
     connection: socket.socket
     output: int  # a pipe with what it prints

@@ -35,8 +35,6 @@ _SINGLE_PACKETS = ("tx", "rx", "tso", "gso", "gro")
 
 @dataclass(frozen=True, kw_only=True)
 class LinkKind:
-    """Everything about the links of a case."""
-
     rate_bps: int | None = None  # of each host's link, Ethernet frames; None for unshaped
     rtt_s: float = 0.0  # added round trip of a single pair, half of it each way
     loss: float = 0.0  # Bernoulli, towards the server: data datagrams, TCP segments with data

@@ -76,8 +76,6 @@ class Adapter(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """Another implementation."""
-
     name: str
     adapter: str
     checkout: str  # the folder, by its whole path

@@ -32,7 +32,6 @@ POLL_S = 0.5
 
 
 def name_of(rank: int) -> str:
-    """A worker's name in an endpoint."""
     return f"rank-{rank}"
 
 
@@ -208,11 +207,9 @@ class EndpointThread(ABC, threading.Thread):
 
     @property
     def _gathering(self) -> int:
-        """The number of parts whose gather is under way."""
         return sum(part.gathered_s is None for part in self._under_way)
 
     def _next(self) -> Part | None:
-        """Returns the part that may begin now."""
         if not self._new:
             return None
         own = self._new.popleft()
@@ -255,8 +252,6 @@ class EndpointThread(ABC, threading.Thread):
 
 
 class WorkerThread(EndpointThread):
-    """The end of a rank that is not the owner."""
-
     def _gather(self, part: Part) -> None:
         assert part.own is not None
         elements = part.layout.floats(part.own.payload)

@@ -34,8 +34,6 @@ _OPENING = "opening"
 
 @dataclass(frozen=True)
 class Bucket:
-    """One of DDP's buckets."""
-
     elements: int
     dtype: str
     slots: tuple[int, ...]  # its parameters' numbers, in order
@@ -113,7 +111,6 @@ class Exchange:
         self._own = next(owned, None)  # the end at which this rank averages, if it does
 
     def _end(self, owner: int, layout: PayloadLayout) -> EndpointThread:
-        """Makes this rank's end with one owner."""
         settings, rendezvous, opening = self._settings, self._rendezvous, self._opening
         addresses, world, identity = opening.addresses, rendezvous.world, rendezvous.identity
         is_owner = owner == rendezvous.rank
@@ -164,7 +161,6 @@ class Exchange:
         )
 
     def start(self) -> None:
-        """Opens all ends, each in its thread."""
         for thread in self._threads.values():
             thread.start()
         if self._settings.min_ranks is not None and self._own is not None:
@@ -177,7 +173,6 @@ class Exchange:
             self._rendezvous.leave(_OPENING, facts)
 
     def _span(self, index: int, place: int) -> slice:
-        """Returns the part of a bucket that one owner averages."""
         elements, chunk_bytes = self.plan[index].elements, self._opening.chunk_bytes
         return shard(elements, place, len(self._owners), chunk_bytes)
 

@@ -96,7 +96,6 @@ class Identity:
         return Credentials(certificate, key, tuple(trusted))
 
     def close(self) -> None:
-        """Deletes the keys."""
         self._temporary.cleanup()
 
 

@@ -83,8 +83,6 @@ def _always(rule: StopRule) -> StopRuleFactory:
 
 
 class OwnerThread(EndpointThread):
-    """The owner's end."""
-
     def __init__(self, config: EndpointConfig, settings: Settings, **more: Any) -> None:
         super().__init__(config, settings, **more)
         self._filling = settings.filling_in_use

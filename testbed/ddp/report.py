@@ -143,8 +143,6 @@ def _waits_s(parts: list[Part]) -> dict[int, float]:
 
 
 class StepLog:
-    """The steps of one exchange, written as events."""
-
     def __init__(
         self, number_of: Callable[[int], int], rank: int, environment: Environment
     ) -> None:
@@ -155,7 +153,6 @@ class StepLog:
             self._files[kind] = JsonLinesWriter(Path(folder or "") / f"{kind}-{self._host}.jsonl")
 
     def write(self, step: StepReport, parts: Iterable[Part]) -> None:
-        """Writes a step that is over, with the parts of all of its buckets."""
         if not self._files:
             return
         transfers: dict[tuple[str, str, str], list[TransferReport]] = defaultdict(list)
@@ -226,13 +223,11 @@ class Announcer:
             self._gathering += parts
 
     def gathered(self) -> None:
-        """The gather of one part is over."""
         with self._lock:
             self._gathering -= 1
             self._change_leg()
 
     def all_posted(self) -> None:
-        """No more parts follow in this step."""
         with self._lock:
             self._all_posted = True
             self._change_leg()
@@ -244,7 +239,6 @@ class Announcer:
             self._send("begin", "broadcast")
 
     def end(self) -> None:
-        """All means are there."""
         with self._lock:
             self._send("end", self._leg, "round")
             self._leg = ""

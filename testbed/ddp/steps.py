@@ -60,13 +60,11 @@ class Residuals:
         return tuple(self._numbers[parameter] for parameter in sizes)
 
     def holds(self, slots: Sequence[int]) -> bool:
-        """Returns whether there is a residual of any of these parameters."""
         return any(slot in self._values for slot in slots)
 
     def _divided(
         self, bucket: NDArray[np.float32], slots: Sequence[int]
     ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Divides a bucket among its parameters."""
         begin = 0
         for slot in slots:
             end = begin + self._sizes[slot]
@@ -183,7 +181,6 @@ class Steps(Settings):
 
     @property
     def _idle(self) -> bool:
-        """Our transport carries nothing."""
         alone = self.mode == "local" or self._rendezvous.world == 1
         return alone or self._torch_hook is not None or self._is_away
 
@@ -371,7 +368,6 @@ class Steps(Settings):
         self._arrived(taken)
 
     def _arrived(self, taken: _Bucket) -> None:
-        """A bucket's mean is in its gradient's place."""
         wait_s = time.monotonic() - taken.began_s
         if self._torch_hook is None:
             taken.future.set_result(taken.gradient)

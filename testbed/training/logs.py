@@ -36,8 +36,6 @@ def write_endpoint(directory: Path, host: str, endpoint: Endpoint) -> None:
 
 
 class TransferLog:
-    """Logs the transfers of a host to `events/transfers-<host>.jsonl`."""
-
     def __init__(self, directory: Path, host: str, layout: PayloadLayout | None) -> None:
         self._writer = JsonLinesWriter(directory / "events" / f"transfers-{host}.jsonl")
         self._host = host
@@ -65,8 +63,6 @@ class TransferLog:
 
 
 class CongestionLog:
-    """Logs the congestion state of a host's sending paths to `events/congestion-<host>.jsonl`."""
-
     def __init__(self, directory: Path, host: str) -> None:
         self._path = directory / "events" / f"congestion-{host}.jsonl"
         self._host = host

@@ -72,7 +72,6 @@ class ControlMessage:
     body: bytes = b""
 
     def encode(self) -> bytes:
-        """The message as bytes of the stream."""
         return HEADER.pack(self.type, VERSION, 0, self.transfer, len(self.body)) + self.body
 
     @property
@@ -170,8 +169,6 @@ def reason_message(kind: MessageType, reason: str) -> ControlMessage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """A worker's introduction."""
-
     session: int  # of the run
     name: str  # the worker's
     data_port: int = 0  # its UDP port; 0 where the data need none
@@ -192,7 +189,6 @@ class Hello:
 
     @classmethod
     def parse(cls, body: bytes) -> "Hello":
-        """Decodes a HELLO's body; ProtocolError when it is malformed."""
         if len(body) < HELLO.size:
             raise ProtocolError(f"HELLO with a body of {len(body)} bytes")
         session, data_port, name_bytes, terms_bytes = HELLO.unpack_from(body)
@@ -216,8 +212,6 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    """The server's answer to HELLO."""
-
     session: int  # of the run
     data_port: int  # the server's port for this worker's data
     key: bytes = b""  # authenticates this worker's datagrams, KEY_BYTES long
@@ -228,7 +222,6 @@ class Welcome:
 
     @classmethod
     def parse(cls, body: bytes) -> "Welcome":
-        """Decodes a WELCOME's body; ProtocolError when it is malformed."""
         if len(body) not in (_WELCOME.size, _WELCOME.size + KEY_BYTES):
             raise ProtocolError(f"WELCOME with a body of {len(body)} bytes")
         session, data_port = _WELCOME.unpack_from(body)

@@ -126,8 +126,6 @@ class Carrier(ABC):
 
 
 class UdpCarrier(Carrier):
-    """Carries data in our own datagrams, by a UDP socket per peer."""
-
     def __init__(
         self, config: EndpointConfig, sockets: DataSockets, local: Host, hosts: Mapping[str, Host]
     ) -> None:
@@ -191,8 +189,6 @@ class UdpCarrier(Carrier):
 
 
 class TcpCarrier(Carrier):
-    """Carries data by one kernel TCP connection per peer."""
-
     kind = TcpConnection
 
     def __init__(

@@ -305,7 +305,6 @@ class Listener:
         return self.arrivals[0].newcomer.until_s if self.arrivals else math.inf
 
     def accept(self, now_s: float) -> None:
-        """Accepts connections, up to a limit."""
         for _ in range(MAX_NEWCOMERS):
             try:
                 connection, address = self.listening.accept()
@@ -318,7 +317,6 @@ class Listener:
                 self._reject(self.arrivals[0], "crowded-out")
 
     def read(self, arrival: Arrival) -> None:
-        """Reads a newcomer's HELLO."""
         data = arrival.stream.read()
         try:
             if not data and arrival.stream.closed is None:
@@ -338,7 +336,6 @@ class Listener:
             self._reject(arrival, "reset")
 
     def expire(self, now_s: float) -> None:
-        """Closes connections whose time is over."""
         while self.until_s <= now_s:
             self._reject(self.arrivals[0], "silent")
 
@@ -389,7 +386,6 @@ class HedgeChannel:
         return self._socket.fileno()
 
     def write(self, data: bytes, now_s: float) -> None:
-        """Writes to the stream, and keeps a copy for hedges."""
         self._note_acknowledged()
         self._stream.write(data)
         self._hedge.on_written(data, now_s, taken_bytes=self._stream.taken_bytes)

@@ -184,7 +184,6 @@ class Link:
 
     @property
     def present(self) -> bool:
-        """Says whether transfers can be posted."""
         return self.has_data and self.connection.state is ConnectionState.OPEN
 
     def receive(self, ready: Collection[Any], now_s: float, *, attentive: bool) -> None:
@@ -407,7 +406,6 @@ class Driver:
                 self._due_s[name] = -math.inf
 
     def _register_listeners(self) -> float:
-        """Waits for new connections; returns until when at most."""
         accepting: set[Any] = {*self.listeners}
         for listener in self.listeners:
             self._waiter.register(listener, reading=True, writing=False)

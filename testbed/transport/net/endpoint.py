@@ -56,7 +56,6 @@ class Handle:
 
     @property
     def peers(self) -> set[str]:
-        """The peers that take part."""
         return self._awaited | self.reports.keys() | self.failed.keys()
 
     def wait(self) -> dict[str, TransferReport]:

@@ -78,7 +78,6 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def show(directory: Path, names: Sequence[str]) -> None:
-    """Makes them and says what was done."""
     written = make(directory, names)
     for file in written:
         print(file)
@@ -87,7 +86,6 @@ def show(directory: Path, names: Sequence[str]) -> None:
 
 
 def main() -> int:
-    """The command without the lab; exit status 2 for wrong input."""
     parser = argparse.ArgumentParser(
         prog="python -m testbed.transport.net.keys",
         description=__doc__,

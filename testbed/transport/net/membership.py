@@ -43,8 +43,6 @@ _NO_WELCOME = (
 
 
 class Membership:
-    """The part of an endpoint that makes its connections."""
-
     def __init__(
         self,
         config: EndpointConfig,
@@ -111,7 +109,6 @@ class Membership:
         return None if credentials is None else credentials.tls(is_server=self._config.is_server)
 
     def _hedges(self, connection: Connection, stream: Stream, key: bytes) -> HedgeChannel | None:
-        """Makes the hedges of a control stream; None without, or where none can be."""
         config = self._config
         if config.protocol.control != "hedged":
             return None
@@ -199,7 +196,6 @@ class Membership:
         return Welcome(session=config.session, data_port=config.local_data_port(name), key=key)
 
     def _refuse(self, name: str, arrival: Arrival, error: ProtocolError) -> None:
-        """Sends a worker the reason why it is not admitted."""
         arrival.stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
         self._driver.close_later(arrival.stream)
         self._rejections.add("refused", arrival, name)

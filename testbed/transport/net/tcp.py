@@ -173,7 +173,6 @@ class TcpCounts(NamedTuple):
 
 
 def tcp_counts(connection: socket.socket) -> TcpCounts:
-    """Reads the kernel's counters; OSError when it is older than 4.19."""
     segments_sent, _, *counts = tcp_info(connection)
     return TcpCounts(segments_sent, *counts)
 
@@ -272,8 +271,6 @@ class _Transfer:
 
 
 class _Sending(_Transfer):
-    """Writes one payload to the connection, then awaits STOP."""
-
     # The kernel does not tell that the peer is busy with others, so the peer is asked all along.
     held = True
 
@@ -326,8 +323,6 @@ class _Sending(_Transfer):
 
 
 class _Receiving(_Transfer):
-    """Reads one payload from the connection, then sends STOP."""
-
     probes = 0
     took: tuple[float, int] | None = None  # no stop rule looks back on it
 
@@ -425,7 +420,6 @@ class _TcpOutgoing(Outgoing):
     def _packed(
         self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]
     ) -> _Packed:
-        """Packs a payload, once for all peers that get it."""
         layout, compression = self._settings.layout_of(transfer), self.data.compression
         rows = layout.rows(payload)
         if (place := rows.ctypes.data) not in arrangers:

@@ -174,7 +174,6 @@ class Keyed:
     """Makes tags with a key: this side's, and the other's."""
 
     def __init__(self, key: bytes, sides: tuple[bytes, bytes], *, is_server: bool) -> None:
-        """`sides` tells the server's from the worker's."""
         states = [hashlib.blake2b(key=key, digest_size=TAG_BYTES, person=side) for side in sides]
         self._ours, self._theirs = states if is_server else reversed(states)
 
@@ -239,7 +238,6 @@ class CompiledAuthentication(Authentication):
         self._seal, self._open = LIBRARY.seal_rows, LIBRARY.open_rows
 
     def reserve(self, count: int, size: int) -> None:
-        """Makes room for so many datagrams of `size` bytes."""
         if len(self._rows) < count or self._it.frame_bytes != size:
             self._rows = np.empty((count, size + TAG_BYTES), dtype=np.uint8)
             self._it.rows, self._it.frame_bytes = address_of(self._rows), size

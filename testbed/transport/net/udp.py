@@ -255,7 +255,6 @@ class UdpSocket:
         return sent
 
     def _is_loss(self, error: OSError) -> bool:
-        """Says whether the datagrams count as sent in spite of an error."""
         if error.errno in _FULL:
             self.blocked = True
             return False
