@@ -354,7 +354,7 @@ class Endpoint:
         *,
         sending: bool,
     ) -> dict[str, TransferReport]:
-        handle = Handle(transfer, sending, buffers, lambda it: self._wait(lambda: it.done))
+        handle = Handle(transfer, sending, set(buffers), lambda it: self._wait(lambda: it.done))
         self._active.append(handle)
         for peer in buffers:
             self._peers[peer].catch_up()

@@ -47,10 +47,6 @@ class Host:
     def is_loopback(self) -> bool:
         return ipaddress.ip_address(self._socket_address[0].partition("%")[0]).is_loopback
 
-    @property
-    def ip_header_bytes(self) -> int:
-        return IP_HEADER_BYTES[self.family]
-
     def __str__(self) -> str:
         return self._socket_address[0]
 

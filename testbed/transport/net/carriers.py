@@ -144,7 +144,7 @@ class UdpCarrier(Carrier):
             self.data_port = sockets[SERVER].port
 
     def _path(self, peer: str) -> SendingPath:
-        more_bytes = self._hosts[peer].ip_header_bytes - _COUNTED_BYTES
+        more_bytes = IP_HEADER_BYTES[self._hosts[peer].family] - _COUNTED_BYTES
         # Assumes that the peer's buffer has the size of ours.
         return sending_path(
             self._config,

@@ -266,22 +266,22 @@ class Arrival:
 Judge = Callable[[Hello, Arrival], None]
 
 
+@dataclass(eq=False)
 class Rejections:
     """Counts the connections that were closed before they joined; the last of each reason."""
 
-    def __init__(self, counters: Counter[str]) -> None:
-        self._counters = counters
-        self._last: dict[str, str] = {}
+    counters: Counter[str]
+    _last: dict[str, str] = field(default_factory=dict)
 
     def add(self, why: str, arrival: Arrival, name: str | None = None) -> None:
-        self._counters[f"stranger-{why}"] += 1
+        self.counters[f"stranger-{why}"] += 1
         sender = arrival.address[0] if name is None else f"{shown(name)} from {arrival.address[0]}"
         reason = arrival.stream.closed
         self._last[why] = sender if reason is None else f"{sender}: {reason}"
 
     def __str__(self) -> str:
         return ", ".join(
-            f"{self._counters[f'stranger-{why}']} {why} (the last: {last})"
+            f"{self.counters[f'stranger-{why}']} {why} (the last: {last})"
             for why, last in self._last.items()
         )
 

@@ -3,7 +3,8 @@
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
@@ -29,6 +30,7 @@ from testbed.transport.net.membership import Membership
 from testbed.transport.tolerance import Fixed, StopRuleFactory
 
 
+@dataclass(eq=False)
 class Handle:
     """A transfer with one or several peers that was posted.
 
@@ -39,15 +41,12 @@ class Handle:
         failed: peers that were lost before it had ended, each with the reason.
     """
 
-    def __init__(
-        self, transfer: int, sending: bool, peers: Iterable[str], wait: Callable[["Handle"], None]
-    ) -> None:
-        self.transfer = transfer
-        self.sending = sending
-        self.reports: dict[str, TransferReport] = {}
-        self.failed: dict[str, str] = {}
-        self._awaited = set(peers)
-        self._wait = wait
+    transfer: int
+    sending: bool
+    _awaited: set[str]
+    _wait: Callable[["Handle"], None]
+    reports: dict[str, TransferReport] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -211,7 +210,7 @@ class Endpoint:
         links = self._present()
         for peer in buffers.keys() & links.keys():
             check(links[peer].connection)
-        handle = Handle(transfer, sending, buffers, self._await)
+        handle = Handle(transfer, sending, set(buffers), self._await)
         now_s = time.monotonic()
         for peer in buffers:
             if peer in links:

@@ -7,6 +7,7 @@ peers: a worker the server's, the server all workers'. Nobody else may read a .k
 """
 
 import argparse
+import functools
 import os
 import subprocess
 import sys
@@ -65,16 +66,11 @@ def _make_one(directory: Path, name: str) -> list[Path]:
     if done.returncode or b"PRIVATE KEY" not in private or not public:
         words = done.stderr.decode(errors="replace").strip().splitlines()
         raise InputError(f"{_OPENSSL} failed: {words[-1] if words else 'it printed no key'}")
-    _write(key, private)
-    _write(certificate, b"-----BEGIN CERTIFICATE-----" + public)
+    only_for_the_owner = functools.partial(os.open, mode=0o600)
+    for file, data in ((key, private), (certificate, b"-----BEGIN CERTIFICATE-----" + public)):
+        with open(file, "xb", opener=only_for_the_owner) as opened:
+            opened.write(data)
     return [key, certificate]
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Writes a new file that only its owner can read; FileExistsError where there is one."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(data)
 
 
 def show(directory: Path, names: Sequence[str]) -> None:
