@@ -186,6 +186,12 @@ class Link:
     def present(self) -> bool:
         return self.has_data and self.connection.state is ConnectionState.OPEN
 
+    @property
+    def coalesces_until_s(self) -> float:
+        """Until when arrivals coalesce outside of plans; -math.inf for not at all."""
+        receives = self.planned and self.data.receiving is not None
+        return -math.inf if receives else self.data.unread_until_s
+
     def receive(self, ready: Collection[Any], now_s: float, *, attentive: bool) -> None:
         data, connection = self.data, self.connection
         if self.stream in ready:
@@ -235,12 +241,11 @@ class Link:
     def _set_due(self, now_s: float, whole_by_s: float) -> None:
         connection, data = self.connection, self.data
         sending = self.planned and data.sending is not None
-        receiving = self.planned and data.receiving is not None
         deadline_s = connection.next_deadline_s(now_s, planned=sending)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self.due_s = data.due_s(self._deadline_s)
-        if data.unread_until_s > -math.inf and not receiving:
-            self.due_s = min(self.due_s, data.unread_until_s)
+        if self.coalesces_until_s > -math.inf:
+            self.due_s = min(self.due_s, self.coalesces_until_s)
         if sending and self.observer is not None:
             self.due_s = min(self.due_s, self._observe_s)
         if connection.lost is None:
@@ -264,12 +269,7 @@ class Driver:
         self.alarm = Alarm()  # ends a wait from another thread
         self._on_event = on_event
         self._waiter = Waiter()
-        # Of the links that have worked, by name: when each is due, and until when its arrivals
-        # coalesce.
-        self._due_s: dict[str, float] = {}
-        self._coalescing_s: dict[str, float] = {}
-        self._planned: dict[str, DataChannel] = {}
-        self._owners: dict[Any, str] = {}
+        self._due_s: dict[str, float] = {}  # of the links that have worked, by name
         self._accepting: set[Any] = set()
         self._ended: list[Stream] = []
         self._attentive = self._until_alarm = False
@@ -288,7 +288,6 @@ class Driver:
         for link in self.links.values():
             link.data.wake_up()
         self._due_s.clear()  # the application may have changed anything
-        self._coalescing_s.clear()
         over = False
         while True:
             self._work(time.monotonic())
@@ -311,10 +310,8 @@ class Driver:
     def end(self, name: str) -> None:
         """Ends a link; its last messages may still be read by the peer."""
         link = self.links.pop(name)
-        for of_links in (self._due_s, self._coalescing_s, self._planned):
-            of_links.pop(name, None)
+        self._due_s.pop(name, None)
         for channel in (link.stream, link.data, link.hedges):
-            self._owners.pop(channel, None)
             self._waiter.unregister(channel)
         if link.hedges is not None:
             link.hedges.close()
@@ -332,12 +329,12 @@ class Driver:
             for name in self.links:
                 self._due_s.setdefault(name, -math.inf)
         due = [name for name, due_s in self._due_s.items() if due_s <= now_s]
-        if due and self._coalescing_s:
-            soon_s = now_s + COALESCED_S
+        if due:
             due += [
                 name
-                for name, until_s in self._coalescing_s.items()
-                if until_s <= soon_s and self._due_s[name] > now_s
+                for name, link in self.links.items()
+                if -math.inf < link.coalesces_until_s <= now_s + COALESCED_S
+                and self._due_s[name] > now_s
             ]
         for name in due:
             if (link := self.links.get(name)) is None:
@@ -348,34 +345,22 @@ class Driver:
                 for event in events:
                     self._on_event(name, event)
             if self.links.get(name) is link:
-                self._register(name, link)
+                self._register(link)
 
-    def _register(self, name: str, link: Link) -> None:
+    def _register(self, link: Link) -> None:
         self._waiter.register(link.stream, reading=True, writing=link.stream.has_unsent)
-        self._owners[link.stream] = name
         if link.hedges is not None:
             self._waiter.register(link.hedges, reading=True, writing=False)
-            self._owners[link.hedges] = name
-        if not link.has_data:
-            return
-        data = link.data
-        if link.planned:
-            self._planned[name] = data
-        else:
-            self._planned.pop(name, None)
-        coalescing = data.unread_until_s > -math.inf
-        if coalescing and (not link.planned or data.receiving is None):
-            self._coalescing_s[name] = data.unread_until_s
-        else:
-            self._coalescing_s.pop(name, None)
-        self._waiter.register(data, reading=data.reading and not coalescing, writing=data.blocked)
-        self._owners[data] = name
+        if link.has_data:
+            data, coalescing = link.data, link.data.unread_until_s > -math.inf
+            reading = data.reading and not coalescing
+            self._waiter.register(data, reading=reading, writing=data.blocked)
 
     def _wait(self, until_s: float) -> None:
         until_s = min(until_s, self._register_listeners(), *self._due_s.values())
         self._waiter.register(self.alarm, reading=self._until_alarm, writing=False)
-        longest_s = _LONGEST_PLAN_S if self._planned else _LONGEST_WAIT_S
-        planned = self._planned.values()
+        planned = [link.data for link in self.links.values() if link.planned]
+        longest_s = _LONGEST_PLAN_S if planned else _LONGEST_WAIT_S
         try:
             readable, writable = self._waiter.wait(
                 min(until_s, time.monotonic() + longest_s),
@@ -385,10 +370,10 @@ class Driver:
         finally:  # also when a signal's handler raises: the plans may have worked
             self._end_plans()
         now_s = time.monotonic()
-        # In the order of the links, not of their sockets.
-        woken = {self._owners[item] for item in (*readable, *writable) if item in self._owners}
-        for name in woken if len(woken) < 2 else [name for name in self.links if name in woken]:
-            link = self.links[name]
+        ready = {*readable, *writable}
+        for name, link in self.links.items():
+            if ready.isdisjoint((link.stream, link.data, link.hedges)):
+                continue
             if link.stream in writable:
                 link.stream.flush()
             if link.stream in readable or link.data in readable or link.hedges in readable:
@@ -397,12 +382,10 @@ class Driver:
         self._serve_listeners(readable, writable, now_s)
 
     def _end_plans(self) -> None:
-        for name, data in [entry for entry in self._planned.items() if entry[1].worked]:
-            del self._planned[name]
-            link = self.links.get(name)
-            if link is not None and link.planned and link.data is data:
+        for name, link in self.links.items():
+            if link.planned and link.data.worked:
                 link.planned = False
-                data.end_plans(link.connection, time.monotonic())
+                link.data.end_plans(link.connection, time.monotonic())
                 self._due_s[name] = -math.inf
 
     def _register_listeners(self) -> float:
