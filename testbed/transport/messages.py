@@ -201,13 +201,8 @@ class Hello:
             terms = rest[name_bytes:texts_bytes].decode()
         except UnicodeDecodeError:
             raise ProtocolError("HELLO with a text that is not UTF-8") from None
-        return cls(
-            session=session,
-            name=name,
-            data_port=data_port,
-            terms=terms,
-            layout=rest[texts_bytes:],
-        )
+        layout = rest[texts_bytes:]
+        return cls(session=session, name=name, data_port=data_port, terms=terms, layout=layout)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

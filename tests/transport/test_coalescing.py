@@ -218,8 +218,7 @@ def attached(**settings):
     """A connection whose socket has two datagrams to read."""
     udp, connection = ShortBuffer([np.zeros((2, 20), dtype=np.uint8)]), OneSender(8e-3)
     connection.peer = "server"
-    host = resolve("127.0.0.1", what="the server")
-    return carrier_of(udp, **settings).attach(connection, host, 5000, b""), connection
+    return carrier_of(udp, **settings).attach(connection, 5000, b""), connection
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, Literal
 
 from testbed.transport.congestion import CONGESTION_CONTROLS
@@ -111,7 +110,7 @@ class Carrier(ABC):
         return None
 
     @abstractmethod
-    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
+    def attach(self, connection: Connection, port: int, key: bytes) -> DataChannel:
         """Makes the data channel of a connection, to the peer's port."""
 
     @abstractmethod
@@ -152,10 +151,11 @@ class UdpCarrier(Carrier):
             receive_buffer_bytes=self._sockets[peer].buffer_bytes,
         )
 
-    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> UdpData:
+    def attach(self, connection: Connection, port: int, key: bytes) -> UdpData:
         if not port:
             raise ProtocolError(f"{connection.peer} names no port for its data")
         config, udp = self._config, self._sockets[connection.peer]
+        host = self._hosts[connection.peer]
         if config.is_server:
             udp.drain()  # what a worker sent before it joined again would pass for new datagrams
         if config.tag_bytes:
@@ -168,12 +168,8 @@ class UdpCarrier(Carrier):
             coalesce_s=math.inf if math.isinf(rate_bps) else udp.buffer_bytes / 2 / (rate_bps / 8),
             measured=config.protocol.measures,
             leave_out=config.leave_out,
-            too_large=partial(
-                too_large,
-                chunk_bytes,
-                local=self._local,
-                peer=host,
-                trailer_bytes=config.tag_bytes,
+            too_large=lambda: too_large(
+                chunk_bytes, local=self._local, peer=host, trailer_bytes=config.tag_bytes
             ),
         )
 
@@ -198,7 +194,7 @@ class TcpCarrier(Carrier):
         self.listeners = sockets if config.is_server else {}
         self._channels: dict[str, TcpData] = {}
 
-    def attach(self, connection: Connection, host: Host, port: int, key: bytes) -> DataChannel:
+    def attach(self, connection: Connection, port: int, key: bytes) -> DataChannel:
         """Connects a worker to the server's port for its data."""
         config = self._config
         data = self._sockets[connection.peer]
@@ -206,7 +202,7 @@ class TcpCarrier(Carrier):
         try:
             data.settimeout(config.connect_timeout_s)
             data.bind(self._local.at(0))
-            data.connect(host.at(port))
+            data.connect(self._hosts[connection.peer].at(port))
             self.check(data)
             data.sendall(hello.message().encode())
             _await_welcome(data)

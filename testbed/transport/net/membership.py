@@ -177,9 +177,7 @@ class Membership:
             whole_by_s = now_s + config.connect_timeout_s
             link = Link(connection, stream, observer=self._observer, whole_by_s=whole_by_s)
             if name not in self._carrier.listeners:
-                link.data = self._carrier.attach(
-                    connection, self._hosts[name], hello.data_port, key
-                )
+                link.data = self._carrier.attach(connection, hello.data_port, key)
                 link.hedges = self._hedges(connection, stream, key)
         except ProtocolError as error:
             self._refuse(name, arrival, error)
@@ -280,9 +278,7 @@ class Membership:
         identity = link.stream.identity
         if identity not in (None, SERVER):
             raise ProtocolError(f"the server's certificate names {identity!r}, not {SERVER!r}")
-        link.data = self._carrier.attach(
-            link.connection, self._hosts[SERVER], event.data_port, event.key
-        )
+        link.data = self._carrier.attach(link.connection, event.data_port, event.key)
         link.hedges = self._hedges(link.connection, link.stream, event.key)
 
     def facts(self) -> dict[str, Any]:
