@@ -12,7 +12,6 @@ from typing import Any
 
 from testbed.shared import failure, jsonl, messages, own_code, run_directory
 from testbed.shared.messages import MessageError, Messages
-from testbed.shared.unlinked import open_file
 
 _LAST_LINES, _LAST_BYTES = 3, 2000
 _LOG_TIMEOUT_S = 1.0
@@ -38,7 +37,7 @@ class Processes:
         self, name: str, argv: Sequence[str], *, receives: bool = False, **options: Any
     ) -> subprocess.Popen[bytes]:
         """Start a process, which may receive messages; `options` go to `subprocess.Popen`."""
-        with open_file(self._logs / f"{name}.log", "ab") as log:
+        with run_directory.open_file(self._logs / f"{name}.log", "ab") as log:
             theirs = None
             if receives:
                 self._connections[name], theirs = messages.pair()

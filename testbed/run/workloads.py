@@ -19,8 +19,7 @@ from testbed.run.session import LabSession, topology_of
 from testbed.shared import run_directory
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.messages import PROGRAMS, TRAINING, ProgressWriter
-from testbed.shared.run_directory import LOADED, LOST_WORKERS
-from testbed.shared.unlinked import open_file
+from testbed.shared.run_directory import LOADED, LOST_WORKERS, open_file
 from testbed.transport.wire import DATA_PORTS
 from testbed.verdict import flows
 from testbed.workload import markers

@@ -9,9 +9,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from testbed.shared import own_code, run_directory
+from testbed.shared import own_code
 from testbed.shared.input_error import InputError
-from testbed.shared.unlinked import open_file
+from testbed.shared.run_directory import DISK_FULL, open_file
 
 REASON_FILE = "LAB_REASON_FILE"  # environment variable, which `Processes.spawn` sets
 _ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ def in_words(error: BaseException) -> str:
         return words
     full = f"{kind.__name__}: {words}".removesuffix(": ")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"{run_directory.DISK_FULL}: {error.filename or words}"
+        return f"{DISK_FULL}: {error.filename or words}"
     if (where := own_code.raised_in(error)) is not None:
         return f"{where}: {full}"
     if kind.__module__.partition(".")[0] in _OURS:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from testbed.shared.unlinked import open_file
+from testbed.shared.run_directory import open_file
 
 SCHEMA = 1
 # Systems allow 1024 files in a process or more, and a simulation of 10,000 workers has 20,000 logs.

@@ -18,10 +18,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from testbed.shared.input_error import InputError, shown
-from testbed.shared.unlinked import open_file
 
 SCHEMA = 1
 PLAN = "plan.json"  # in an experiment's folder: what was planned under its name
@@ -56,6 +55,16 @@ def require_name(name: object, where: str) -> str:
     if not is_name(name):
         raise InputError(f"{where}: {shown(name)}; valid: a name alone, which is no path")
     return str(name)
+
+
+def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
+    """Open a file whose name is no symbolic link, which would lead root to any file."""
+    return open(
+        path,
+        mode,
+        opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666),
+        **options,
+    )
 
 
 def now() -> str:

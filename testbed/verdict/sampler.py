@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from testbed.lab.helpers.process import HelperError, HelperProcess, Requests
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import python_module, run_directory
-from testbed.shared.unlinked import open_file
 from testbed.verdict.flows import FlowSampler, Tail
 from testbed.verdict.processes import ProcessSampler
 from testbed.verdict.queues import DROPS, SENT_BYTES, QueueSampler
@@ -320,7 +319,7 @@ def sampled(
 ) -> Iterator[RunningSampler]:
     """Sample for the duration of the body; all files are complete when this returns."""
     # `first` is called before anything is sampled; the body waits for the sampler `from_begin`.
-    with open_file(directory / "logs" / "sampler.log", "ab") as log:
+    with run_directory.open_file(directory / "logs" / "sampler.log", "ab") as log:
         helper = HelperProcess(
             python_module.command("testbed.verdict.sampler", str(directory)),
             name="sampler",

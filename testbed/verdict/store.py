@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared.unlinked import open_file
+from testbed.shared.run_directory import open_file
 
 if TYPE_CHECKING:
     import polars as pl

@@ -17,7 +17,7 @@ from testbed.lab.helpers.process import HelperError, HelperProcess
 from testbed.lab.kernel.commands import CommandError
 from testbed.shared import messages, python_module
 from testbed.shared.messages import MessageError
-from testbed.shared.unlinked import open_file
+from testbed.shared.run_directory import open_file
 
 _ANSWER_TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 60.0  # it imports numpy, which takes long on an emulated processor
