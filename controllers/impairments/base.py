@@ -23,7 +23,7 @@ from pydantic import (
 from testbed.lab.link_control import LinkControl
 from testbed.lab.loss_table import LossTable
 from testbed.lab.network import HostInfo, hosts_from_json
-from testbed.shared import own_code, sizes
+from testbed.shared import own_code, units
 from testbed.shared.input_error import shown
 
 LONGEST_S = 3600.0
@@ -489,7 +489,7 @@ def lines_of_file(name: str, folders: Sequence[Path]) -> list[tuple[str, str]]:
     file = own_code.find_file(name, folders)
     try:
         if file.stat().st_size > _LARGEST_BYTES:
-            raise ValueError(f"{name}: valid: up to {sizes.in_words(_LARGEST_BYTES)}")
+            raise ValueError(f"{name}: valid: up to {units.size_in_words(_LARGEST_BYTES)}")
         text = file.read_text(encoding="utf-8-sig")  # some tables begin with a byte order mark
     except OSError as error:
         raise ValueError(f"{name}: {error.strerror}") from None

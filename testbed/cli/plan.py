@@ -23,7 +23,7 @@ from testbed.cli.terminal import say, show_table
 from testbed.experiment import Run, estimates
 from testbed.experiment.estimates import Numbers
 from testbed.run import planning, requirements, runner
-from testbed.shared import sizes
+from testbed.shared import units
 from testbed.shared.input_error import InputError
 
 _UNSUPPORTED = "unsupported here"
@@ -237,8 +237,8 @@ def _show_topologies(runs: Sequence[Run], console: Console) -> None:
         )
         kinds: Counter[str] = Counter()  # such as `100 Mbit/s, 10 ms, queue 150 kB`
         for link in topology.link_options().values():
-            rate = sizes.quantity(link["rate_bps"], "bit/s")
+            rate = units.quantity(link["rate_bps"], "bit/s")
             delay = f"{1e3 * link['delay_s']:g} ms, " if link["delay_s"] else ""
-            kinds[f"{rate}, {delay}queue {sizes.quantity(link['queue_bytes'], 'B')}"] += 1
+            kinds[f"{rate}, {delay}queue {units.quantity(link['queue_bytes'], 'B')}"] += 1
         for words, count in kinds.items():
             say(console, f"{count} {'link' if count == 1 else 'links'}: {words}")

@@ -18,7 +18,7 @@ from testbed.cli import terminal
 from testbed.cli.places import Place
 from testbed.experiment.run import key_of
 from testbed.run import exporting
-from testbed.shared import run_directory, sizes
+from testbed.shared import run_directory, units
 from testbed.shared.yaml_input import InputError
 
 _MANY = 50  # runs take so long to read that it is said
@@ -117,7 +117,7 @@ def export(chosen: Sequence[Place], form: str, output: Path | None) -> None:
         exporting.refuse(place.folder, target)
         write(place)
         size = exporting.export(place.folder, target)
-        print(f"archive: {target}, {sizes.in_words(size)}")
+        print(f"archive: {target}, {units.size_in_words(size)}")
         return
     (written,) = write(place, stderr=True)
     text = (to_csv if form == "csv" else to_latex)(written.main_table)

@@ -13,7 +13,7 @@ import psutil
 
 from testbed.lab import leftovers
 from testbed.lab.kernel import privileges
-from testbed.shared import run_directory, sizes
+from testbed.shared import run_directory, units
 from testbed.shared.yaml_input import InputError
 
 _UNFINISHED = re.compile(r"(?P<key>.+)\.(?P<kind>partial|attempt\d+)")
@@ -35,7 +35,7 @@ def clean_experiment(
     for path in folder.glob("*.partial"):
         if run_directory.in_use(path):
             raise InputError(f"{path}: this run is going on; end it first")
-    size = sizes.in_words(sizes.bytes_below(folder))
+    size = units.size_in_words(run_directory.bytes_below(folder))
     if not confirm(f"Delete {folder} ({size})?"):
         return False
     _remove(folder)
@@ -50,7 +50,7 @@ def _is_planned(folder: Path) -> bool:
 def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[str], bool]) -> bool:
     """Show what runs and labs have left behind and remove it once it is confirmed."""
     processes, folders = leftovers.find(), stale_folders(out)
-    sizes_bytes = {folder: sizes.bytes_below(folder) for folder in folders}
+    sizes_bytes = {folder: run_directory.bytes_below(folder) for folder in folders}
     if not processes and not folders:
         say(f"nothing to clean: no lab is left standing, and no stale folder is in {out}")
         return True
@@ -62,7 +62,7 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
     if folders:
         say("folders, to be removed:")
         for folder, why in folders.items():
-            say(f"{sizes.in_words(sizes_bytes[folder]):>9}  {folder}  ({why})")
+            say(f"{units.size_in_words(sizes_bytes[folder]):>9}  {folder}  ({why})")
     if not confirm(f"End {len(processes)} processes and remove {len(folders)} folders?"):
         return False
     if remaining := leftovers.end(processes):
@@ -72,7 +72,7 @@ def clean_leftovers(out: Path, say: Callable[[str], None], confirm: Callable[[st
         if run_directory.in_use(folder):
             raise InputError(f"{folder}: a process uses it since it was shown; not removed")
         _remove(folder)
-    size = sizes.in_words(sum(sizes_bytes.values()))
+    size = units.size_in_words(sum(sizes_bytes.values()))
     say(f"ended {len(processes)} processes, removed {len(folders)} folders ({size})")
     return True
 

@@ -24,7 +24,7 @@ from testbed.experiment import Run
 from testbed.lab import sandbox
 from testbed.lab.kernel import privileges
 from testbed.run.processes import how_ended
-from testbed.shared import run_directory, sizes
+from testbed.shared import run_directory, units
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import MessageError
 from testbed.shared.run_directory import InUseError, RunDirectory, Verdict
@@ -64,11 +64,11 @@ def require_space(results: Path, run: Run) -> None:
         return
     name = run.experiment.name
     ended = (results / name).glob("*/status.json")
-    largest_bytes = max((sizes.bytes_below(path.parent) for path in ended), default=0)
+    largest_bytes = max((run_directory.bytes_below(path.parent) for path in ended), default=0)
     needed_bytes = max(LEAST_FREE_BYTES, 2 * largest_bytes)
     free_bytes = shutil.disk_usage(_existing(results)).free
     if free_bytes < needed_bytes:
-        free, needed = map(sizes.in_words, (free_bytes, needed_bytes))
+        free, needed = map(units.size_in_words, (free_bytes, needed_bytes))
         raise DiskFullError(
             f"{results}: {run_directory.DISK_FULL}: {free} are free, and the next run of {name} "
             f"may take {needed}; make room, for example with './lab clean', then give the same "

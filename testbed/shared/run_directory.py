@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -217,6 +218,16 @@ class RunDirectory:
             if not (self.partial / "status.json").exists():
                 write_status(self.partial, "interrupted", _NO_VERDICT)
             self.set_aside(self.partial)
+
+
+def bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # it has gone meanwhile
+            entry = path.lstat()
+            if not stat.S_ISDIR(entry.st_mode):
+                total += entry.st_size
+    return total
 
 
 def disk_is_full(directory: Path) -> bool:

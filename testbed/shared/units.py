@@ -113,3 +113,18 @@ def pattern(unit: Unit) -> str:
     """Return the regular expression of a number with a unit, for editors."""
     names = "|".join(sorted(unit.factors, key=len, reverse=True))
     return rf"^\+?([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{{1,2}})? ?({names})$"
+
+
+def size_in_words(bytes_: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if bytes_ >= scale:
+            return f"{bytes_ / scale:.{0 if bytes_ >= 10 * scale else 1}f} {unit}"
+    return f"{bytes_ / 1e3:.0f} kB" if bytes_ >= 1e3 else f"{bytes_:.0f} B"
+
+
+def quantity(value: float, unit: str) -> str:
+    """Write up to four digits and a decimal prefix: 100 Mbit/s, 150 kB."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:g} {unit}"
