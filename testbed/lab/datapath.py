@@ -96,11 +96,6 @@ def keep_whole(senders: Sequence[socket.socket], interfaces: Iterable[str]) -> b
     return True
 
 
-def are_whole(sender: socket.socket) -> bool:
-    """Tell whether `keep_whole` was called for this socket."""
-    return sender.getsockopt(socket.SOL_SOCKET, socket.SO_MARK) == _WHOLE_MARK
-
-
 def free_senders(interfaces: Iterable[str]) -> None:
     """Free the senders of all packets that leave by these interfaces of this namespace."""
     _free_senders("netdev freed_senders", interfaces)

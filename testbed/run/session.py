@@ -210,8 +210,7 @@ class LabSession:
             yield sampler
 
     def judge(self) -> list[Gate]:
-        holds_bytes = self._buffers.queue_bytes
-        return self._observer.judge(self._calibrated, switch_holds_bytes=holds_bytes)
+        return self._observer.judge(self._calibrated, self._buffers)
 
     @contextmanager
     def _captured(self, names: Sequence[str]) -> Iterator[None]:

@@ -191,13 +191,18 @@ class Conservation:
 
 
 def close(
-    network: LabInfo, before: Counters, after: Counters, events: Sequence[Mapping[str, Any]]
+    network: LabInfo,
+    before: Counters,
+    after: Counters,
+    events: Sequence[Mapping[str, Any]],
+    *,
+    whole_batches: bool,
 ) -> Conservation:
     """Make the ledgers of what happened between two readings."""
     gained = _Differences(network, before, after, events)
     switches = [gained.switch(name) for name in network.switches]
     refused = sum(switch.queue_drops for switch in switches)
-    if refused and not (before.whole_batches and after.whole_batches):
+    if refused and not whole_batches:
         # Each refusal then stands for up to 32 packets (see `testbed.lab.datapath`).
         raise ValueError(
             f"queues refused {refused} packets of Open vSwitch, which gives up the rest of their "

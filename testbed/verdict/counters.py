@@ -42,7 +42,6 @@ class PortSockets:
 
     def __init__(self, daemon_pid: int) -> None:
         # The kernel resets a socket's statistics when they are read: nobody else may read them.
-        self._daemon_pid = daemon_pid
         self._sockets: dict[str, list[socket.socket]] = {}
         for port in sockets_of(daemon_pid, socket.AF_PACKET):
             if interface := port.getsockname()[0]:
@@ -62,16 +61,6 @@ class PortSockets:
                 before = self._sums[interface]
                 self._sums[interface] = before[0] + arrived, before[1] + dropped
         return dict(self._sums)
-
-    def whole_batches(self) -> bool:
-        """Tell if a full queue refuses single packets of the daemon, not the rest of a batch."""
-        is_whole = True
-        for opened in sockets_of(self._daemon_pid, socket.AF_PACKET):
-            with opened:
-                # The socket that all ports send through is made with the first packet.
-                if not opened.getsockname()[0]:
-                    is_whole = is_whole and datapath.are_whole(opened)
-        return is_whole
 
 
 def read_switches(switches: Iterable[str], *, last: bool = False) -> dict[str, SwitchCounters]:
@@ -120,7 +109,6 @@ class Counters:
     switches: dict[str, SwitchCounters]
     filter_drops: dict[str, int]  # on purpose, by host
     delayed: dict[tuple[str, str], tuple[int, int]]  # link, sender -> dropped, lost in the middle
-    whole_batches: bool  # a full queue refuses single packets, not the rest of a batch
     lost_upcalls: int = 0  # packets that the kernel's datapath could not hand to the daemon
 
 
@@ -158,7 +146,6 @@ class CounterReader:
             switches=read_switches(self._network.switches, last=last),
             filter_drops={name: drops.dropped() for name, drops in self._filters.items()},
             delayed=self._delayed(),
-            whole_batches=self._sockets.whole_batches() if self._sockets else True,
             lost_upcalls=0 if self._sockets else datapath.lost_upcalls(),
         )
 

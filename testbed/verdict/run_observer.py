@@ -10,6 +10,7 @@ from typing import Any
 
 from testbed.lab.kernel.commands import CommandError
 from testbed.lab.network import LabInfo
+from testbed.lab.openvswitch import SocketBuffers
 from testbed.shared import jsonl, run_directory
 from testbed.verdict import conservation, gates, link_changes, links_under_load
 from testbed.verdict.calibration import Calibration
@@ -70,7 +71,7 @@ class RunObserver:
         finally:
             self._standstills = watch.finish()
 
-    def judge(self, calibrated: Calibration, *, switch_holds_bytes: int | None) -> list[Gate]:
+    def judge(self, calibrated: Calibration, buffers: SocketBuffers) -> list[Gate]:
         """Read everything again, store it in the run's directory, and compare with the limits."""
         assert self._watch is not None, "begin() comes first"
         headroom = self._watch.finish()
@@ -79,7 +80,7 @@ class RunObserver:
         events = jsonl.read(self._directory / "events" / "impairments.jsonl")
         self._settings.judge_passing(events, changes)
         self._settings.store(self._directory)
-        ledgers = self._ledgers(events, changes.longest_s)
+        ledgers = self._ledgers(events, changes.longest_s, buffers)
         proof = {"schema": run_directory.SCHEMA, "headroom": asdict(headroom)}
         proof["standstills"] = [asdict(standstill) for standstill in self._standstills]
         proof |= ledgers.as_json() if ledgers is not None else {"failure": self._failure}
@@ -97,20 +98,26 @@ class RunObserver:
             load=load,
             settings=self._settings,
             changes=changes,
-            switch_holds_bytes=switch_holds_bytes,
+            switch_holds_bytes=buffers.queue_bytes,
             unreadable=self._failure,
             standstills=self._standstills,
             rounds=jsonl.read(self._directory / "events" / "rounds.jsonl"),
         )
 
     def _ledgers(
-        self, events: Sequence[Mapping[str, Any]], longest_s: float
+        self, events: Sequence[Mapping[str, Any]], longest_s: float, buffers: SocketBuffers
     ) -> Conservation | None:
         after = self._read(longest_s, last=True)
         if self._before is None or after is None:
             return None
         try:
-            return conservation.close(self._network, self._before, after, events)
+            return conservation.close(
+                self._network,
+                self._before,
+                after,
+                events,
+                whole_batches=buffers.whole_batches,
+            )
         except (KeyError, ValueError) as error:  # an interface, its queue or an effect is missing
             self._failure = f"{type(error).__name__}: {error}"
             return None

@@ -64,7 +64,6 @@ def counters(
     socket_drops: int = 0,
     refused_by_b: int = 0,
     delay_drops: int = 0,
-    whole: bool = True,
     idle: bool = True,
     made_at_s: float = 0.0,
     drops_began_at: int = 0,
@@ -122,14 +121,13 @@ def counters(
         switches={"s1": switch},
         filter_drops={"a": 0, "b": injected},
         delayed={("b--s1", "s1"): (delay_drops, 0)},
-        whole_batches=whole,
         lost_upcalls=lost_upcalls,
     )
 
 
 def closed(events=(), *, whole=True, before=None, network=NETWORK, **after):
-    first = counters(whole=whole, **(before or {}))
-    return conservation.close(network, first, counters(whole=whole, **after), list(events))
+    first, second = counters(**(before or {})), counters(**after)
+    return conservation.close(network, first, second, list(events), whole_batches=whole)
 
 
 def link(closed, name, sender):
@@ -157,7 +155,7 @@ def test_of_two_queues_below_a_second_shaper_no_drop_counts_twice():
         root, low = reading.namespaces[None].queues["s1-eth2"]
         inner, high = replace(root, is_root=False), replace(low, drops=0)
         reading.namespaces[None].queues["s1-eth2"] = [root, inner, high, low]
-    ledgers = conservation.close(NETWORK, before, after, [])
+    ledgers = conservation.close(NETWORK, before, after, [], whole_batches=True)
     to_b = link(ledgers, "b--s1", "s1")
     assert (to_b.queue_drops, to_b.sent) == (40, 4960)
     assert ledgers.worst()[0] == 0
@@ -314,7 +312,7 @@ def test_counters_of_32_bits_may_begin_again():
     ],
 )
 def test_what_a_host_s_kernel_drops_uncounted_is_unexplained(changes, vanished):
-    ledgers = conservation.close(NETWORK, counters(), counters(packets=100_000, **changes), [])
+    ledgers = closed(packets=100_000, **changes)
     assert {host.host: host.vanished for host in ledgers.hosts} == {"a": 0, "b": vanished}
     share = vanished / 100_000
     assert ledgers.worst() == ((share, "the kernel of b") if vanished else (0.0, ""))

@@ -225,7 +225,8 @@ def test_samples_and_events_reach_the_gates(tmp_path: Path, monkeypatch: pytest.
     watched = {"ovs-vswitchd": os.getpid()}
     observation = run_observer.RunObserver(tmp_path, seen["config"], seen["network"], watched)
     observation.begin()
-    gates = observation.judge(seen["calibration"], switch_holds_bytes=44_000_000)
+    buffers = SocketBuffers(sockets=3, send_bytes=64 << 20, receive_bytes=8 << 20)
+    gates = observation.judge(seen["calibration"], buffers)
     by_key = {gate.key: gate for gate in gates}
     rate = by_key["rate_under_load"]
     assert (rate.outcome, rate.where) == ("failed", "server--s1 from s1")
