@@ -345,11 +345,12 @@ def show_explanation(directory: Path, console: Console) -> None:
 
     run = explanation.explain(directory)
     say(console, f"{directory.name}: {run.verdict}")
-    say(console, f"  {run.meaning}")
-    facts = {"reason": run.reason} if run.reason and not run.gates else {}
-    facts |= {"usual cause": run.causes, "what to do": run.remedy, "directory": str(run.directory)}
+    say(console, f"  {explanation.MEANINGS[run.verdict]}")
+    is_by_gates = any(gate.record["decides"] for gate in run.gates)
+    facts = {"reason": "" if is_by_gates else run.reason}
+    facts |= {"usual cause": run.causes, "what to do": run.remedy, "directory": str(directory)}
     _facts(console, facts)
-    for gate in (*run.gates, *run.waived):
+    for gate in run.gates:
         _show_gate(console, gate, directory)
     if run.others:
         say(console, "")

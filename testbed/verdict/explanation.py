@@ -86,16 +86,13 @@ class GateFinding(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """The end of a run: verdict, gates that decided, were waived or passed, and the log's end."""
+    """The end of a run: verdict, gates that stopped it, other gates, and the log's end."""
 
-    directory: Path
     verdict: str
     reason: str
-    meaning: str
     causes: str
     remedy: str
-    gates: list[GateFinding]
-    waived: list[GateFinding]
+    gates: list[GateFinding]  # the waived ones last
     others: list[GateFinding]
     log: str
     log_end: list[str]
@@ -116,14 +113,11 @@ def explain(directory: Path) -> Explained:
     causes, remedy = _causes(verdict, reason, config)
     log = _log_of(directory, reason) if verdict == "failed" else ""
     return Explained(
-        directory=directory,
         verdict=verdict,
         reason=reason,
-        meaning=MEANINGS[verdict],
         causes=causes,
         remedy=_with_whole_command(remedy, directory, config),
-        gates=[gate for gate in beyond if gate.record["decides"]],
-        waived=[gate for gate in beyond if not gate.record["decides"]],
+        gates=sorted(beyond, key=lambda gate: not gate.record["decides"]),
         others=[gate for gate in gates if gate not in beyond],
         log=log,
         log_end=_end_of(directory / log) if log else [],

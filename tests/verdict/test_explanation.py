@@ -101,11 +101,12 @@ def test_gates_that_decide_come_first_and_waived_ones_are_without_advice(tmp_pat
 )
 def test_a_failure_shows_its_usual_cause_and_the_end_of_the_log(tmp_path, reason, log, cause):
     logs = {"server": "begin\nserver's end\n", "worker-1": "w\n", "supervisor": "s\n"}
-    explained = explain(ended(tmp_path, "failed", reason, logs=logs))
+    directory = ended(tmp_path, "failed", reason, logs=logs)
+    explained = explain(directory)
     assert cause in explained.causes
     assert explained.remedy
     assert explained.log == f"logs/{log}.log"
-    assert shown(explained.directory).rstrip().endswith(explained.log_end[-1])
+    assert shown(directory).rstrip().endswith(explained.log_end[-1])
 
 
 @pytest.mark.parametrize(
