@@ -19,9 +19,8 @@ from pydantic import (
 from testbed.shared import own_code, problems, yaml_input
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.named_sections import folders
-from testbed.shared.problems import optional
+from testbed.shared.problems import Section, optional
 from testbed.shared.registry import did_you_mean
-from testbed.shared.section import Section
 from testbed.training.fillings import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
 from testbed.transport import Leg, presets
 from testbed.transport.presets import REGISTRIES, ProtocolConfig

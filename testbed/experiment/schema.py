@@ -27,8 +27,7 @@ from testbed.experiment.arm import Arm
 from testbed.lab.datapath import Choice
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import InputError
-from testbed.shared.problems import Problem, form, optional
-from testbed.shared.section import Section
+from testbed.shared.problems import Problem, Section, form, optional
 from testbed.training import phases
 from testbed.training.phases import AnyPhases
 from testbed.training.settings import Training

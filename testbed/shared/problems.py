@@ -1,4 +1,4 @@
-"""Says what is wrong with a document, by pydantic's errors: the value, and what would be valid."""
+"""Sections of YAML, and what is wrong with them: the value, and what would be valid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, Field, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Tag, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from testbed.shared import units
@@ -31,6 +31,12 @@ _KEY_OF_MESSAGE = re.compile(
     r"(?P<key>[a-z_]\w*)(?P<below>(\.[\w-]+)*)(?:: (?P<message>.*)| is (?P<value>.*; valid: .*))",
     re.DOTALL,
 )
+
+
+class Section(BaseModel):
+    """A part of an experiment, frozen; unknown keys and numbers that are not finite are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Problem(typing.NamedTuple):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from testbed.shared.named_sections import OneOf, folders
+from testbed.shared.problems import Section
 from testbed.shared.registry import Registry
-from testbed.shared.section import Section
 from testbed.training import datasets, models
 from testbed.training.datasets import AnyDataset, splits
 

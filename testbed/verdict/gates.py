@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, create_model, field_validator
 from pydantic.fields import FieldInfo
 
+from testbed.shared.problems import Section
 from testbed.shared.registry import one_of
-from testbed.shared.section import Section
 
 
 @dataclass(frozen=True, kw_only=True)

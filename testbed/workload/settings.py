@@ -21,9 +21,8 @@ from pydantic import (
 )
 
 from testbed.shared import problems
-from testbed.shared.problems import Problem, form, optional
+from testbed.shared.problems import Problem, Section, form, optional
 from testbed.shared.registry import one_of
-from testbed.shared.section import Section
 
 # What a text says literally, and outside of that what only a shell understands: pipes,
 # redirections, and what separates programs. An address may hold a single &.

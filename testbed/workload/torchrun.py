@@ -17,9 +17,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import shown
 from testbed.shared.named_sections import OneOf, folders
-from testbed.shared.problems import Problem, form, optional
+from testbed.shared.problems import Problem, Section, form, optional
 from testbed.shared.registry import Registry, one_of
-from testbed.shared.section import Section
 from testbed.transport import presets
 from testbed.transport.presets import ProtocolConfig
 from testbed.transport.wire import DATA_PORTS

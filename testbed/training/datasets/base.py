@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared.section import Section
+from testbed.shared.problems import Section
 from testbed.shared.yaml_input import InputError
 
 if TYPE_CHECKING:

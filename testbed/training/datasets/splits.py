@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from testbed.shared.named_sections import OneOf
+from testbed.shared.problems import Section
 from testbed.shared.registry import Registry
-from testbed.shared.section import Section
 from testbed.shared.yaml_input import InputError
 from testbed.training.datasets.base import TEST_SHARE, Dataset
 

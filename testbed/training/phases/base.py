@@ -3,7 +3,7 @@
 import numpy as np
 
 from testbed.shared import own_code
-from testbed.shared.section import Section
+from testbed.shared.problems import Section
 from testbed.training.detector import Detector, Observation
 
 
