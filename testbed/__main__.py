@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import io
 import os
@@ -122,33 +121,21 @@ def _complain(message: str, status: int) -> int:
 def _usage_error(error: Any) -> str:
     """One line for a usage error of typer, which tells them apart by names of no public classes."""
     kind, context = type(error).__name__, getattr(error, "ctx", None)
-    if kind == "BadOptionUsage":
-        needs = "requires" in error.message
-        return f"{error.option_name}: {'needs a value' if needs else 'takes no value'}"
+    words = str(error.format_message()).rstrip(".")
     if context is None:
-        return str(error.format_message())
+        return words
     verb, command = context.info_name, context.command
     if kind == "NoSuchOption":
         valid = [opt for parameter in command.params for opt in parameter.opts if opt[:1] == "-"]
-        wrong = error.option_name
-        # Without the hyphens, in which all options are alike.
-        names = [option.lstrip("-") for option in valid]
-        nearest = difflib.get_close_matches(wrong.lstrip("-"), names)
-        near = f"; did you mean '--{nearest[0]}'?" if nearest else ""
-        options = ", ".join(valid) or "none"
-        return f"{verb}: no option {wrong}; valid: {options}{near}"
-    if kind == "MissingParameter":
-        name = (error.param.metavar or error.param.name).upper()
-        kinds = f"; valid: {error.param.help}" if name == "KIND" else ""
-        return f"{verb}: {name} is missing{kinds}{_example(command)}"
+        return f"{verb}: {words}; valid: {', '.join(valid) or 'none'}"
     if kind == "BadParameter" and error.param is not None:
         return _bad_value(error)
-    if hasattr(command, "commands"):
+    if kind == "MissingParameter" and error.param.name == "kind":
+        words += f"; valid: {error.param.help}"
+    elif hasattr(command, "commands"):
         wrong = context.args[0] if context.args else error.message.partition("'")[2].split("'")[0]
         return f"no verb {wrong!r}; {one_of(wrong, command.commands)}"
-    _, extra, words = str(error.message).partition("unexpected extra argument(s) (")
-    problem = f"one word too many: {words[:-1]}" if extra else error.format_message().rstrip(".")
-    return f"{verb}: {problem}{_example(command)}"
+    return f"{verb}: {words}{_example(command)}"
 
 
 def _bad_value(error: Any) -> str:
