@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import platform
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from topologies.settings import MOST_LAB_WORKERS
 if TYPE_CHECKING:  # the lab's own process need not import it
     from testbed.experiment import Run
 
-_MODULES = Path("/lib/modules")
 # Of Linux, and some that others add to theirs.
 _KERNELS_CONTROLS = (
     *("reno", "cubic", "bbr", "dctcp", "bic", "cdg", "highspeed", "htcp", "hybla", "illinois"),
@@ -40,9 +38,12 @@ def lacking(
     else:
         protocol = config["protocol"]
         controls = {protocol["congestion_control"]} if protocol["carrier"] == "tcp" else set()
-    for control in sorted(controls - {None}):
-        if missing := _missing_control(control):
-            return missing
+    here = available_congestion_controls()
+    if here and (absent := sorted(controls - {None, *here})):
+        return (
+            f"this kernel has no TCP congestion control {absent[0]!r}; it has {', '.join(here)}; "
+            f"'modprobe tcp_{absent[0]}' as root may add it"
+        )
     for entry in map(impairments.read, timeline):
         if missing := entry.lacking(hosts):
             return missing
@@ -60,20 +61,6 @@ def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | 
         if shutil.which(place) is None:
             return f"there is no program {program!r}, for {entry['name']} on host {entry['host']!r}"
     return None
-
-
-def _missing_control(name: str) -> str | None:
-    controls = available_congestion_controls()
-    if not controls or name in controls:
-        return None
-    lacks = f"this kernel has no TCP congestion control {name!r}; it has {', '.join(controls)}"
-    return lacks + (f"; 'modprobe tcp_{name}' as root adds it" if _module(name) else "")
-
-
-def _module(control: str) -> bool:
-    # As a whole name: what a person wrote may hold a pattern, or a slash.
-    files = (_MODULES / platform.release()).rglob("tcp_*.ko*")
-    return any(file.name.partition(".ko")[0] == f"tcp_{control}" for file in files)
 
 
 def refuse(runs: Iterable[Run], *, simulated: bool = False) -> None:
@@ -131,7 +118,7 @@ def _controls(run: Run) -> Iterator[tuple[str, str]]:
 def _unknown(control: str) -> str:
     """Say why no kernel will have a congestion control; empty for one that some may have."""
     here = available_congestion_controls()
-    if control in (*here, *_KERNELS_CONTROLS) or _module(control):
+    if control in (*here, *_KERNELS_CONTROLS):
         return ""
     listed = ", ".join(here or _KERNELS_CONTROLS)
     if control in CONGESTION_CONTROLS:
