@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +23,6 @@ _PROGRAM = Path(__file__).with_name("tcpdump_in_host.py")
 # The kernel hands packets over in blocks, a block that is not full after a second.
 _BLOCK_S = 1.1
 _STOP_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """A recording, for the manifest.
-
-    Attributes:
-        host, file: whose link, and the file's name in `pcap/`.
-        packets, file_bytes: what is in the file.
-        bound_reached: recording ended early because the file might have passed `bound_bytes`.
-        packets_dropped: packets that came faster than they could be recorded.
-        failure: why recording ended early, if it failed (the disk is full); else empty.
-    """
-
-    host: str
-    file: str
-    packets: int
-    file_bytes: int
-    bound_bytes: int
-    bound_reached: bool
-    packets_dropped: int
-    snapshot_bytes: int
-    failure: str
 
 
 def require() -> None:
@@ -73,7 +49,7 @@ def recording(
         if started:
             time.sleep(_BLOCK_S)
         for path, process in started.items():
-            described.append(asdict(_stop(process, path, RUN_BYTES // len(names))))
+            described.append(_stop(process, path, RUN_BYTES // len(names)))
 
 
 def _start(host: HostInfo, path: Path, bound_bytes: int) -> subprocess.Popen[bytes]:
@@ -100,7 +76,8 @@ def _start(host: HostInfo, path: Path, bound_bytes: int) -> subprocess.Popen[byt
     return process
 
 
-def _stop(process: subprocess.Popen[bytes], path: Path, bound_bytes: int) -> Recording:
+def _stop(process: subprocess.Popen[bytes], path: Path, bound_bytes: int) -> dict[str, Any]:
+    """End a recording; return what the manifest says of it."""
     bound_reached = process.poll() == 0
     process.terminate()
     try:
@@ -110,14 +87,14 @@ def _stop(process: subprocess.Popen[bytes], path: Path, bound_bytes: int) -> Rec
         _, errors = process.communicate()
     text = errors.decode()
     counts = {what: int(count) for count, what in re.findall(r"(\d+) packets? (\w+)", text)}
-    return Recording(
-        host=path.stem,
-        file=path.name,
-        packets=counts.get("captured", 0),
-        file_bytes=path.stat().st_size,
-        bound_bytes=bound_bytes,
-        bound_reached=bound_reached,
-        packets_dropped=counts.get("dropped", 0),
-        snapshot_bytes=SNAPSHOT_BYTES,
-        failure="; ".join(re.findall(r"tcpdump: (.*)", text)),
-    )
+    return {
+        "host": path.stem,
+        "file": path.name,
+        "packets": counts.get("captured", 0),
+        "file_bytes": path.stat().st_size,
+        "bound_bytes": bound_bytes,
+        "bound_reached": bound_reached,
+        "packets_dropped": counts.get("dropped", 0),
+        "snapshot_bytes": SNAPSHOT_BYTES,
+        "failure": "; ".join(re.findall(r"tcpdump: (.*)", text)),
+    }
