@@ -33,13 +33,8 @@ class Program:
     """Made by `Host.popen`. Its methods and attributes are those of `subprocess.Popen`.
 
     But signals go to all of its session, also once it has ended itself, `communicate` does not
-    wait for what it leaves running, and its `returncode` is -9 if it ends with its lab.
-
-    Attributes:
-        args: the program and its arguments.
-        pid: its process id outside the lab, where the script runs; -1 if it has ended at once.
-        stdin, stdout, stderr: this side of a pipe, or None.
-        returncode: the exit status, negative for a signal; None while it runs or nobody has looked.
+    wait for what it leaves running, and its `returncode` is -9 if it ends with its lab. `pid` is
+    that outside the lab, where the script runs; -1 if it has ended at once.
     """
 
     def __init__(
@@ -221,12 +216,7 @@ class Program:
 
 
 class Host:
-    """One emulated host.
-
-    Attributes:
-        name: its name, which every program of the lab resolves to its address.
-        address: its IPv4 address.
-    """
+    """One emulated host; programs of the lab resolve its `name` to its IPv4 `address`."""
 
     def __init__(self, name: str, address: str, ask: Ask) -> None:
         self.name = name
@@ -249,17 +239,8 @@ class Host:
     ) -> Program:
         """Start a program in this host, and return while it runs.
 
-        Args:
-            args: the program and its arguments; no shell reads them.
-            stdin: as of `subprocess.Popen`; None: the script's own.
-            stdout: the same.
-            stderr: the same.
-            text: whether pipes carry texts (UTF-8); otherwise bytes.
-            env: all of its environment; None: the script's.
-            cwd: its current folder; None: the script's.
-
-        Raises:
-            LabError: there is no such program, or the lab has ended; one line.
+        Arguments are those of `subprocess.Popen`; no shell reads `args`. With `text` pipes carry
+        UTF-8, else bytes. LabError: there is no such program, or the lab has ended.
         """
         if isinstance(args, str):
             raise TypeError("a program is a list of texts, such as ['ping', 'server']")
@@ -312,16 +293,8 @@ class Host:
     ) -> subprocess.CompletedProcess[Any]:
         """Run a program in this host to its end; returns and raises as `subprocess.run` does.
 
-        What it leaves running goes on, until the lab ends, and is not waited for.
-
-        Args:
-            input: what it reads; None: nothing.
-            timeout: in seconds; then it is killed, with all that it has started (its session).
-            check: whether a status other than 0 is an error.
-            args: as of `popen`, as are `text`, `stdout`, `stderr`, `env` and `cwd`.
-
-        Raises:
-            LabError: there is no such program, or the lab has ended; one line.
+        After `timeout` seconds it is killed, with all that it has started (its session). What it
+        leaves running goes on, until the lab ends, and is not waited for. LabError: as of `popen`.
         """
         stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
         program = self.popen(

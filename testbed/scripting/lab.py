@@ -57,20 +57,13 @@ class Samples:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Verdict:
-    """The verdict on a lab: whether its measurements can be believed.
+    """The verdict on a lab: whether its measurements can be believed."""
 
-    Attributes:
-        status: `ok`, or `invalid`: the emulator may have been the limit.
-        reasons: a sentence for each gate that stops it; empty for `ok`.
-        gates: all of them.
-    """
-
-    status: str
-    reasons: list[str]
+    status: str  # `ok`, or `invalid`: the emulator may have been the limit
+    reasons: list[str]  # a sentence for each gate that stops it
     gates: list[Gate]
 
     def __str__(self) -> str:
-        """Return one line: `ok`, or `invalid` with each gate that stops it."""
         stops = [
             f"{gate.key} {gate.outcome if gate.value is None else f'{gate.value:.4g}'} "
             f"(limit {gate.limit:g})"
@@ -85,14 +78,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSettings:
-    """One direction of a link as it is now; an impairment in force may have changed it.
-
-    Attributes:
-        rate_bps: bits of Ethernet frames a second.
-        queue_bytes: the most that waits.
-        delay_s, jitter_s: how long a frame is on its way, and how far that may differ.
-        loss: the share of frames that are lost at random.
-    """
+    """One direction of a link as it is now, in the units of a topology's keys."""
 
     rate_bps: int
     queue_bytes: int
@@ -192,12 +178,8 @@ class Lab:
     """A running lab. Make one with `from_experiment` or `from_topology`, and use it in a `with`.
 
     It ends with the block, with `close`, or with this process, however that ends; nothing is left
-    behind. Several can run at once, and all methods may be called from any thread.
-
-    Attributes:
-        hosts: the hosts by name.
-        links, impairments: the names of all links, and of the experiment's impairments.
-        directory: of the run, if the lab has one.
+    behind. Several can run at once, and all methods may be called from any thread. `hosts` has the
+    hosts by name, `links` and `impairments` are names, `directory` is the run's, if it has one.
     """
 
     def __init__(self) -> None:
@@ -245,16 +227,13 @@ class Lab:
         Args:
             name: an experiment that comes with the project, or the path of a YAML file.
             overrides: `key.path=value`, as `--set` of the command line.
-            arm: of the run; None: the experiment's first.
-            seed: of the run; None: the experiment's first.
+            arm, seed: of the run; None: the experiment's first.
             profile: the size of machine that the experiment has one for.
             out: the run directory to make, beside what is there already; None: none is kept.
             calibrated: whether every link is measured first, which takes seconds; else `verdict`
                 and `out` are errors.
 
-        Raises:
-            InputError: the experiment, or a value, is wrong; one line.
-            LabError: this machine cannot build the lab; one line. `./lab check` says more.
+        InputError: a value is wrong. LabError: this machine cannot build it; see `./lab check`.
         """
         from testbed import experiment
         from testbed.experiment.files import DEFAULT_PROFILE
@@ -291,8 +270,7 @@ class Lab:
                 `{"kind": "loss", "host": "server", "q": 0.5}`, by default called by kind and place,
                 here `loss-server`. Their anchors do not count: the script says when.
             seed: of whatever is drawn at random.
-            out: as of `from_experiment`, which also says what is raised.
-            calibrated: the same.
+            out, calibrated: as of `from_experiment`, which also says what is raised.
         """
         config = of_topology(topology, impairments=impairments, seed=seed)
         return cls()._begin(config, out=out, calibrated=calibrated)
