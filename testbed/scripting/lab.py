@@ -254,7 +254,7 @@ class Lab:
     @classmethod
     def from_topology(
         cls,
-        topology: TopologyParameters | Mapping[str, Any] | str,
+        topology: Mapping[str, Any] | str,
         *,
         impairments: Sequence[Mapping[str, Any]] = (),
         seed: int = 1,
@@ -264,8 +264,7 @@ class Lab:
         """The lab of a topology alone.
 
         Args:
-            topology: its name, or a mapping, as in an experiment's `topology` section; or
-                parameters that were made of one.
+            topology: its name, or a mapping, as in an experiment's `topology` section.
             impairments: those that `impair` can begin: mappings as in an experiment, such as
                 `{"kind": "loss", "host": "server", "q": 0.5}`, by default called by kind and place,
                 here `loss-server`. Their anchors do not count: the script says when.
@@ -390,7 +389,7 @@ def _end(box: Sandbox, owner: int) -> None:
 
 
 def of_topology(
-    topology: TopologyParameters | Mapping[str, Any] | str,
+    topology: Mapping[str, Any] | str,
     *,
     impairments: Sequence[Mapping[str, Any]],
     seed: int,
@@ -443,11 +442,7 @@ def _anchored(impairments: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _parameters(
-    topology: TopologyParameters | Mapping[str, Any] | str,
-) -> TopologyParameters:
-    if isinstance(topology, topologies.TopologyParameters):
-        return topology
+def _parameters(topology: Mapping[str, Any] | str) -> TopologyParameters:
     if isinstance(topology, str):
         topology = {"name": topology}
     try:

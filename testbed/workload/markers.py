@@ -13,9 +13,9 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from controllers.controller_socket import LEGS
+from controllers.controller_socket import LEGS, ControllerClient
 from testbed.shared.input_error import shown
 
 ENVIRONMENT = "LAB_MARKERS"
@@ -25,14 +25,6 @@ _MOST_ROUND = 10**9
 _LINE = re.compile(rb"(begin|end) ([0-9]{1,10}) ([a-z]{1,20})")
 
 
-class Controller(Protocol):
-    """Receives markers; it returns when the impairments are in force, or have ended."""
-
-    def begin(self, round_number: int, leg: str) -> list[str]: ...
-
-    def end(self, round_number: int, leg: str) -> list[str]: ...
-
-
 class RefusedError(ValueError):
     """A line that changes nothing; the message says why."""
 
@@ -40,7 +32,7 @@ class RefusedError(ValueError):
 class Rounds:
     """The rounds that programs announce."""
 
-    def __init__(self, controller: Controller, log: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, controller: ControllerClient, log: Callable[[dict[str, Any]], None]) -> None:
         self._controller = controller
         self._log = log
         self._open: dict[str, tuple[int, float]] = {}  # leg -> round, when its begin was answered

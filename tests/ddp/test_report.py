@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from controllers.controller_socket import ControllerClient
 from testbed.ddp import report
 from testbed.ddp.settings import ENVIRONMENT, HOOKS
 from testbed.workload import markers
@@ -20,7 +21,7 @@ from tests.ddp.ranks import last, launch, lossy, model, train, values, weights, 
 STEPS = 6
 
 
-class Listener:
+class Listener(ControllerClient):
     """Does what the lab does with announcements; `lines` is all of them, in order."""
 
     def __init__(self, path):

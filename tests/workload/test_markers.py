@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controllers.controller_socket import ControllerClient
 from testbed.workload.markers import MarkerSocket, RefusedError, Rounds
 
 
-class Controller:
+class Controller(ControllerClient):
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, str]] = []
 
