@@ -4,13 +4,14 @@ import hashlib
 import os
 import platform
 import re
-import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from testbed.lab.kernel import shaping
+from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.network import LabInfo
 from testbed.lab.openvswitch import SocketBuffers
@@ -46,7 +47,7 @@ def of_machine() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
         "mininet": mininet.net.VERSION,
-        "openvswitch": _printed(["ovs-vswitchd", "--version"]),
+        "openvswitch": _openvswitch(),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "machine_id": _machine_id(),
@@ -133,7 +134,7 @@ def commit() -> str | None:
         head = _git("rev-parse", "HEAD")
         changed = _git("diff", "--name-only", "HEAD", "--", *_SOURCES)
         new = _git("ls-files", "--others", "-z", "--", *_SOURCES).split("\0")
-    except (OSError, subprocess.CalledProcessError):
+    except CommandError:
         return None  # an unpacked archive, or somebody else's checkout
     return head + ("+changes" if changed or {_ROOT / name for name in new} & {*_code()} else "")
 
@@ -142,7 +143,7 @@ def sources() -> dict[str, str] | None:
     """Return git's trees of the folders that runs execute: other commits may have the same."""
     try:
         trees = _git("rev-parse", *(f"HEAD:{folder}" for folder in _SOURCES)).split()
-    except (OSError, subprocess.CalledProcessError):
+    except CommandError:
         return None
     return dict(zip(_SOURCES, trees, strict=True))
 
@@ -170,26 +171,19 @@ def _code() -> list[Path]:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    return run(["git", "-C", str(_ROOT), *arguments]).strip()
 
 
 def _version(package: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
-def _printed(argv: list[str]) -> str | None:
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.splitlines()
-    return lines[0].strip() if lines else None
+def _openvswitch() -> str | None:
+    with suppress(CommandError):
+        return run(["ovs-vswitchd", "--version"]).partition("\n")[0]
+    return None
 
 
 def cpu_model() -> str | None:
@@ -199,7 +193,6 @@ def cpu_model() -> str | None:
 
 
 def _text(path: Path) -> str | None:
-    try:
+    with suppress(OSError):
         return path.read_text().strip()
-    except OSError:
-        return None
+    return None

@@ -29,10 +29,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def selections(folder: Path) -> list[dict[str, Any]]:
     """Return the options of the commands that made the plan, by name."""
-    stored = read(folder).get("selections")
-    return (
-        [entry for entry in stored if isinstance(entry, dict)] if isinstance(stored, list) else []
-    )
+    return list(read(folder).get("selections", []))
 
 
 def extend(
