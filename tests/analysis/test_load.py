@@ -12,7 +12,6 @@ from polars.testing import assert_frame_equal
 
 import analysis
 from analysis.data.load import load
-from analysis.report import writing
 from tests.analysis.build import ResultsBuilder, edited, write
 
 
@@ -235,20 +234,6 @@ def test_a_measured_run_that_is_in_no_table_says_why(tmp_path, config, why):
     (left,) = load(tmp_path).left_out
     assert left.key == "dblp-s1-old"
     assert sorted(left.note.replace(",", "").split()) == sorted(why.replace(",", "").split())
-
-
-def test_damaged_logs_and_samples_are_remarked_on(tmp_path, undrawn):
-    directory = ResultsBuilder(tmp_path).run(arm="dblp", seed=1)
-    log = directory / "events" / "transfers-server.jsonl"
-    log.write_bytes(log.read_bytes()[:-20])
-    (directory / "samples").mkdir()
-    (directory / "samples" / "processes.parquet").write_bytes(b"PAR1 half")
-    problems = [
-        "events/transfers-server.jsonl: last line (line 20) is cut off",
-        "samples/processes.parquet: cannot be read, it is half-written or damaged; delete it to go "
-        "on without these samples, or measure the run again",
-    ]
-    assert sorted(writing.write_report(tmp_path).damaged[0][1]) == problems
 
 
 def test_many_runs_are_read_as_one_by_one(tmp_path, monkeypatch):

@@ -269,12 +269,16 @@ def test_an_index_without_experiments_goes(tmp_path, undrawn):
 
 def test_what_is_in_no_table_and_damaged_logs_are_told(tmp_path, undrawn):
     build = ResultsBuilder(tmp_path)
-    log = build.run(arm="dblp", seed=1) / "events" / "training-worker-1.jsonl"
+    directory = build.run(arm="dblp", seed=1)
+    log = directory / "events" / "training-worker-1.jsonl"
     log.write_bytes(log.read_bytes()[:-5])
+    (directory / "samples").mkdir()
+    (directory / "samples" / "processes.parquet").write_bytes(b"PAR1 half")
     build.run(arm="dblp", seed=1, key="dblp-s1-old", planned=False, config={"rounds": 5})
     page = analysis.write_report(tmp_path).index.read_text()
     assert "in no table: 1 ok run on disk" in page and "not in the plan: other rounds" in page
     assert "events/training-worker-1.jsonl: last line (line 10) is cut off" in page
+    assert "samples/processes.parquet: cannot be read, it is half-written or damaged" in page
 
 
 def test_the_page_leads_to_its_sections_its_files_and_the_slowest_round(tmp_path):

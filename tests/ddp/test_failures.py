@@ -48,7 +48,6 @@ def ended(rank, culprit, how, at_step, timeout_s, collective="sharded", store_pi
     [
         (2, "server", signal.SIGKILL, 5, 20, 18),
         (0, "server", signal.SIGKILL, 5, 20, 18),
-        (1, "sharded", signal.SIGKILL, 5, 20, 18),
         (2, "server", signal.SIGSTOP, 5, 5, 13),
         pytest.param(2, "sharded", signal.SIGSTOP, 5, 5, 13, marks=pytest.mark.long),
         (2, "server", signal.SIGKILL, 0, 3, 15),  # before the buckets are known

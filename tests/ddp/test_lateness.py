@@ -99,9 +99,7 @@ def test_a_late_gradient_is_left_out_owed_and_reported():
     assert [bucket.late for bucket in outcomes[1][1][LATE_AT][1]] == [(), ()]
 
 
-@pytest.mark.parametrize(
-    ("collective", "culprit"), [("sharded", 1), ("sharded", 0), ("server", 0)], ids=str
-)
+@pytest.mark.parametrize(("collective", "culprit"), [("sharded", 1), ("server", 0)], ids=str)
 def test_nobody_waits_for_a_late_rank_that_averages(collective, culprit):
     outcomes = values(launch(late, 3, collective=collective, culprit=culprit))
     assert_complete([ledger for ledger, _ in outcomes])

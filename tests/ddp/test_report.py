@@ -99,6 +99,9 @@ def test_steps_over_our_transport_are_logged_and_announced_with_legs(tmp_path, c
         options = {"collective": collective}
         outcomes = values(launch(trained, 3, folder=tmp_path, options=options))
     assert all(np.array_equal(ours, outcomes[0][1]) for _, ours in outcomes)
+    losses = [[bucket.loss for bucket in step.buckets] for step in outcomes[0][0]]
+    assert losses[:2] == [[0.0] * len(step) for step in losses[:2]]
+    assert 0 < max(map(max, losses)) <= 0.4
     gathered: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     for rank, (reports, _) in enumerate(outcomes):
         assert_waits(rank, reports, tmp_path)

@@ -104,7 +104,7 @@ def _read(document: dict[str, Any]) -> None:
             _one_line(line)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(_PLACES), _VALUES)
 def test_any_value_anywhere_is_taken_or_refused_in_one_line(place, value):
     document: Any = copy.deepcopy(_BASE)
@@ -115,7 +115,7 @@ def test_any_value_anywhere_is_taken_or_refused_in_one_line(place, value):
     _read(document)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.sampled_from(list(presets.PRESETS)), st.sampled_from(_ARM_KEYS), _VALUES)
 @example("dblp", "congestion_control", {"name": "compensated", "most": [1]})
 @example("tcp", "congestion_control", {"name": 3})
@@ -140,7 +140,7 @@ def test_any_file_is_read_or_refused_in_one_line_each(tmp_path, changes):
             _one_line(line)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.text(alphabet="ab1.-:,#&*!|>%@`'\"[]{}?~ \n\t<\x00e_é", max_size=30))
 @example("0x_")
 @example("a: &a [*a]")

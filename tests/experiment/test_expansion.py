@@ -175,15 +175,6 @@ def test_a_level_sets_its_keys_together_and_is_known_by_its_label(tmp_path):
     assert [len(run.config()["impairments"]) for run in runs] == [1, 1, 0]
 
 
-def test_random_rounds_are_the_same_for_all_arms_of_a_seed_and_differ_between_seeds(tmp_path):
-    drawn = {"kind": "loss", "rounds": {"random": 3, "from": 2, "until": 900}, "q": 0.9}
-    runs = experiment.load(write(tmp_path, rounds=1000, impairments=[drawn]), seeds=2)
-    rounds = {(run.seed, run.arm): tuple(run.config()["impairments"][0]["rounds"]) for run in runs}
-    assert rounds[1, "dblp"] == rounds[1, "tcp-reno"] != rounds[2, "dblp"]
-    assert rounds[2, "dblp"] == rounds[2, "tcp-reno"]
-    assert all(len(of_run) == 3 for of_run in rounds.values())
-
-
 @pytest.mark.parametrize(
     ("factors", "expected"),
     [
