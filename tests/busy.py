@@ -1,7 +1,5 @@
 """A process that keeps a processor busy, and dies with the tests, however they end."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -15,8 +15,6 @@ it, so a fault that shows only now and then is not hidden.
 All run in a used clone, in another user's home (used_clone.py), and none may touch its `runs/`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -4,8 +4,6 @@ Counts would not do. An object of another test may be collected meanwhile, and i
 then: one fewer, whatever this test did.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import time

@@ -1,7 +1,5 @@
 """Runs scripts and functions in a network namespace of their own, and makes its interfaces."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -7,8 +7,6 @@ all ordinary programs, and writes down each time that it woke up too late.
     python -m tests.stalls > FILE
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -4,8 +4,6 @@ It lies at a path with spaces, and holds what this clone does, by links. But `ru
 finished, an interrupted and a half-written run of `quick`. The user's settings are another's.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.analysis.build import ResultsBuilder

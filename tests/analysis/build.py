@@ -1,7 +1,5 @@
 """Builds small results folders with numbers whose statistics are known by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Fixtures of the analysis' tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from analysis.report import writing

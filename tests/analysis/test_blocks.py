@@ -1,7 +1,5 @@
 """A pair is of one machine and one code: other seeds are left out, counted, and said to be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

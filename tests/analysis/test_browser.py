@@ -3,8 +3,6 @@
 Every test ends with a look at what the browser logged: no error, and no request but for the pages.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The figures, read from their artists, not from their pixels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Results as data: which frames there are, what they hold, and what is read for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

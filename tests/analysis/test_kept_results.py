@@ -1,7 +1,5 @@
 """README's tables are written from kept results, by one command, and nothing else of it changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kept results give the same numbers as the run directories, or are refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

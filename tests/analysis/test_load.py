@@ -1,7 +1,5 @@
 """Finding and reading runs: everything is counted, nothing broken enters or crashes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """One run's metrics, and what was learnt, worked out by hand from what the builder wrote."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The papers' numbers as data, and beside ours: other models say so, and tasks stand apart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

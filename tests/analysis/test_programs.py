@@ -1,7 +1,5 @@
 """Reports of runs of a user's own programs: their words, their rounds, their methods."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

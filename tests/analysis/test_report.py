@@ -3,8 +3,6 @@
 After a wanted change, `UPDATE_GOLDEN=1 pytest tests/analysis` writes them anew; read the diff.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """Intervals, ratios, verdicts and limits against numbers known by hand, and against scipy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sweeps: each point has its own numbers and says what it lacks; how ratios change between them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

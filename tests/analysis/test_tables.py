@@ -1,7 +1,5 @@
 """Rendering tables and numbers: rounding, footnotes, and escaping in each format."""
 
-from __future__ import annotations
-
 import csv
 import io
 

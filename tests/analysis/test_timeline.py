@@ -1,7 +1,5 @@
 """The timeline page: what it holds, and that nothing short is lost and nothing leaks out."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kept results are recomputed from their rows: what differs is told, what is damaged is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

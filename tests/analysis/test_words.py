@@ -1,7 +1,5 @@
 """Headline, cautions and methods; and results that are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

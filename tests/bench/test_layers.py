@@ -1,7 +1,5 @@
 """`bench layers`: losses of tensors, the rule and its ladder, the file, and plot's use of it."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Learning rates chosen by a validation part: what is trained, and the rule."""
 
-from __future__ import annotations
-
 import functools
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The dissector for Wireshark reads what the transport's own encoders write."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`./lab` names what a system lacks, and installs it where it can."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

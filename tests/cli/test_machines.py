@@ -1,7 +1,5 @@
 """`./lab run` fits its profile to a slow machine, and seeds of several machines are one report."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

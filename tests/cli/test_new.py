@@ -1,7 +1,5 @@
 """`./lab new`: each kind of file is planned as it was written, and bad names are one line."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

@@ -1,7 +1,5 @@
 """Results are found by an experiment's name, its YAML file, or a folder, in every verb alike."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

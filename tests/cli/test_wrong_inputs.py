@@ -3,8 +3,6 @@
 `wrong_inputs.yaml` is the table. All of it runs in this process: no lab is built, nothing is left.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

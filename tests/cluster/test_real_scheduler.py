@@ -1,7 +1,5 @@
 """Sweeps on a real scheduler and worker processes of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

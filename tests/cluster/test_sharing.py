@@ -1,7 +1,5 @@
 """Schedulers that may be used, shares of blocks, and what is taken from workers."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

@@ -1,7 +1,5 @@
 """The controller: hostile lines are refused, clients learn that it is gone, exceptions end it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

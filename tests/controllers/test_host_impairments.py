@@ -1,7 +1,5 @@
 """Host-side impairments: what YAML may say, the programs that carry them out, and if one dies."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Shortest paths, and changes of them that never make a loop."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

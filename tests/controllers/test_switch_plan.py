@@ -1,7 +1,5 @@
 """A switch is brought back to its plan, and what it refuses or forgets is told."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable

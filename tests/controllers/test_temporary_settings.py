@@ -1,7 +1,5 @@
 """After an impairment a link has what it had before, or what was set by hand meanwhile."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The timeline: requests, anchors, the order of begins and ends, and what the runner skips."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Traces: what is read from files, when what is due, and what is refused before a lab is built."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compares run directories with the dictionary of their files."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """Reads what the documentation shows: commands, Python, YAML, and the comments before them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

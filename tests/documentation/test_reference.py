@@ -1,7 +1,5 @@
 """The generated parts of the reference are current, name everything, and say what it means."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every key that is written or read has its meaning in the data dictionary."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The documentation shows what works: commands parse, YAML is valid, Python runs."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

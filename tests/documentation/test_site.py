@@ -1,7 +1,5 @@
 """The site builds without a warning, and a reader without a network misses nothing of it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

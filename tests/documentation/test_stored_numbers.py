@@ -1,7 +1,5 @@
 """The pages' numbers of kept results stand in blocks that are written from the kept rows."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """It lists where an experiment takes each kind of a user's own code, and that kind's example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

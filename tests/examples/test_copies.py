@@ -1,7 +1,5 @@
 """A copy of each shipped part and example, edited in one place, takes the original's place."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The notebook runs from its first cell to its last and draws what the report draws."""
 
-from __future__ import annotations
-
 import json
 import os
 

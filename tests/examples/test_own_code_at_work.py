@@ -1,7 +1,5 @@
 """Each kind of a user's own code does in a run what its author wrote, with the options given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A user's own code counts in the key of a run, wherever it lies and however it is named."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """One line says what is wrong with a user's own code, and nothing is begun."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

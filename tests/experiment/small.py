@@ -1,7 +1,5 @@
 """A small experiment, and files of it with changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever stands in an experiment file, reading it gives runs or one line; nothing else."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

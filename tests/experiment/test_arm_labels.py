@@ -1,7 +1,5 @@
 """Labels of changed arms: results of an arm and of a changed one never meet under one name."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

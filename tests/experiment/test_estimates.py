@@ -1,7 +1,5 @@
 """Numbers of a run, and its duration, against values worked out by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

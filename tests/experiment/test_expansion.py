@@ -1,7 +1,5 @@
 """Experiments: runs, their keys and order, factors, profiles, and what is said of wrong ones."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

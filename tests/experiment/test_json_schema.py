@@ -1,7 +1,5 @@
 """The JSON schema takes what the lab takes, and refuses what it refuses."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests in here build real labs; each checks that the host is as it was before."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess

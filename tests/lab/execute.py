@@ -1,7 +1,5 @@
 """Executes the runs of an experiment's file as `./lab run` does, but for its report."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Inside a sandbox: small networks without a controller, and what was measured on them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

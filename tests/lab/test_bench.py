@@ -1,7 +1,5 @@
 """The benchmark verb and its delay line, in sandboxes of their own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

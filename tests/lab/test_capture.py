@@ -1,7 +1,5 @@
 """`--pcap`: a run's links in files that agree with the run's own events."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """`./lab check` finds out by trying: take something away and it says so."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`./lab clean` after a command was killed and its lab still stands."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

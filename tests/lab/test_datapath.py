@@ -1,7 +1,5 @@
 """The kernel's datapath: labs in it where there is one, its refusal elsewhere, and free senders."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

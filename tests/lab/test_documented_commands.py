@@ -1,7 +1,5 @@
 """The commands and Python blocks of README and the tutorial, in the order in which they stand."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

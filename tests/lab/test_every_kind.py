@@ -3,8 +3,6 @@
 A lab holds many in turn. What puts a relay into its link acts in the lab of the next place.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

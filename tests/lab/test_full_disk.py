@@ -1,7 +1,5 @@
 """A disk that fills up while a run trains: the sweep ends in one line, and goes on later."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

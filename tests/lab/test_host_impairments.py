@@ -3,8 +3,6 @@
 And in the same star: what a full queue counts, and which ports the kernel gives.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import statistics

@@ -1,7 +1,5 @@
 """Each network-side impairment acts on packets that a test sends itself."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

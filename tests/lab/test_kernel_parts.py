@@ -1,7 +1,5 @@
 """Netem's two counts and paced frames, in network namespaces of their own."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.own_network import printed

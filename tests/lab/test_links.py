@@ -1,7 +1,5 @@
 """Links in real networks: delay, jitter, loss, changes while they work, marks."""
 
-from __future__ import annotations
-
 import os
 import statistics
 from typing import Any

@@ -1,7 +1,5 @@
 """A whole run without root: the sandbox is a user namespace."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A run whose parts come from files outside the project: they act, and have no power over it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

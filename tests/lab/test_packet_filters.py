@@ -1,7 +1,5 @@
 """The two packet filters count and drop on a veth pair in a network namespace of its own."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that `sudo` has started: its workers, and all of its files, are the caller's."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """The profiles for larger machines run: three rounds of each replay, with data that are at hand."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Programs of one's own in real labs: rounds that they mark, and how they end badly."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole runs through Mininet, Open vSwitch and a controller: weights, losses, samples, verdict."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The sampler beside real queues and connections, and what it leaves of a run."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

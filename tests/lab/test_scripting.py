@@ -1,7 +1,5 @@
 """The lab from Python, as its users use it: one lab for most tests."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Mininet's prompt inside an experiment's network, driven through a terminal as a person would."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A lab leaves nothing behind, however it ends; two of them do not meet."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

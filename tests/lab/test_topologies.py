@@ -1,7 +1,5 @@
 """Topologies as real networks: everything is reached, paths share the load, links may fail."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

@@ -1,7 +1,5 @@
 """The example script, unchanged, in a lab's hosts: ours and Gloo, whose steps are rounds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

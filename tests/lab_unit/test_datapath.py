@@ -1,7 +1,5 @@
 """A lab's choice of a datapath, Open vSwitch's reports, and a switch that does not start."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Settings of the middle of a link, and the relay's lateness."""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A host is a pair of namespaces that a thread holds; its interface is set up by messages."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

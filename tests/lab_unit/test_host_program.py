@@ -1,7 +1,5 @@
 """Programs are started in the namespaces of a process that stands for an emulated host."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

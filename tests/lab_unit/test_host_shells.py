@@ -1,7 +1,5 @@
 """A host whose shell ends: the lab says so, where Mininet would wait without end."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes of links: what is refused, and a middle that a relay takes over."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """OpenFlow statistics: answers made by hand, of a switch that a thread plays."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

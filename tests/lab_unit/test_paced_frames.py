@@ -1,7 +1,5 @@
 """The frames of a burst come in clumps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

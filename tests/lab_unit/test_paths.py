@@ -1,7 +1,5 @@
 """Paths, rates and fair shares, on descriptions of networks made by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import networkx

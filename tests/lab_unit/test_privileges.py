@@ -1,7 +1,5 @@
 """Root's privileges are dropped and abandoned, tried in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

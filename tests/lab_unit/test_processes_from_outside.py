@@ -1,7 +1,5 @@
 """The lab reads other processes' and processors' states, sockets, owners and ticks."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

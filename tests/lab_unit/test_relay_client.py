@@ -1,7 +1,5 @@
 """A relay's clients, when it is slow, silent or dead."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

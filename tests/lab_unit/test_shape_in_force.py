@@ -1,7 +1,5 @@
 """The kernel says of a shaped interface what was asked of it, and what was changed since shows."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import struct

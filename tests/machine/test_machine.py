@@ -1,7 +1,5 @@
 """Capabilities of a machine, and the probe of a rate that it holds."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One archive: a reader recomputes the tables from it, and the same folder gives the same bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """A full disk ends a sweep in one line, and what was done stays."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The manifest names draws that no seed decides, and the code that was run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever a user's own code does wrong during a run: one line with file, line and what it was."""
 
-from __future__ import annotations
-
 import functools
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans grow; what does not belong together is refused, and nothing measured is lost unsaid."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from pathlib import Path

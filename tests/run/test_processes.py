@@ -1,7 +1,5 @@
 """Reasons of failed runs: the words of what ended, and the impairment that killed it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs: attempts of labs, what is shown of them, and simulated ones on all processors."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """Processes of a training: what they share, what they have, and whose fault a failed run is."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A lab in Python, without a lab: its configuration, its verdict, and wrong names."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

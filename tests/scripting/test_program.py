@@ -1,7 +1,5 @@
 """Programs as a script sees them, started here on this machine by a stand-in for the server."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

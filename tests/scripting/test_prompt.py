@@ -1,7 +1,5 @@
 """The prompt of a lab, without the lab."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

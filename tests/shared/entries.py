@@ -1,7 +1,5 @@
 """Every entry of a registry as a text, for tests that hold for all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from testbed.shared.registry import Registry

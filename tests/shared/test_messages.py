@@ -1,7 +1,5 @@
 """Messages between processes: of any size, with files, late answers, and what is no message."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A user's own code: a file that ends the program, and what a file imports from its folder."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`vagrant/*.lock` is the whole environment, with hashes, and agrees with `pyproject.toml`."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterable, Iterator

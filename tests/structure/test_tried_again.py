@@ -1,7 +1,5 @@
 """A test that fails beside others is tried once more, and the summary warns of it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

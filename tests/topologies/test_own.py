@@ -1,7 +1,5 @@
 """Topologies of a user's own: in a file, and written out."""
 
-from __future__ import annotations
-
 import pytest
 
 import topologies

@@ -1,7 +1,5 @@
 """Topologies as graphs, their parameters, and what is said of them and when they are wrong."""
 
-from __future__ import annotations
-
 import networkx
 import pytest
 from pydantic import ValidationError

@@ -1,7 +1,5 @@
 """Models: published sizes, equal replicas, flat gradients, and what a user may get wrong."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

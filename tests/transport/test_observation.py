@@ -1,7 +1,5 @@
 """An endpoint's observer hears of what is being sent, seldom, and of nothing else."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The project as a package: its wheel, in an environment that has numpy and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The virtual machine's files: `vagrant/test.sh lint`; one line for what a person gets wrong."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The evidence that a faithful lab leaves for the gates, with what a test changes in it."""
 
-from __future__ import annotations
-
 import functools
 import json
 import tempfile

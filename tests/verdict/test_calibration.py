@@ -1,7 +1,5 @@
 """The gates of what was calibrated before training: rates, round trips, losses, queues."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math

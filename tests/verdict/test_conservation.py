@@ -1,7 +1,5 @@
 """Packet conservation: the equations on counters made by hand, and when counters are read."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import time

@@ -1,7 +1,5 @@
 """The gates of delayed links, on records of runs that went well and of such that did not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

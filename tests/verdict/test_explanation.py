@@ -1,7 +1,5 @@
 """Every verdict and every gate is explained, in the terminal and in the documentation."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

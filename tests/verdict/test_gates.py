@@ -1,7 +1,5 @@
 """The gates: when the emulator, and not the protocol, was the limit, the run is invalid."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

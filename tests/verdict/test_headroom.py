@@ -1,7 +1,5 @@
 """Headroom: threads that were ready and did not run; processors and parts that stood still."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

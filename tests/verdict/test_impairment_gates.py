@@ -1,7 +1,5 @@
 """The gates of impairments: on time, all met something, and no more lost than chance explains."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """Rates under load and sizes of waiting packets, with planted faults and links set by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The samplers: answers of the kernel that are long or late; processes by their names."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """`./lab watch`: which runs it follows, how far it says a sweep is, and that it fits."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading

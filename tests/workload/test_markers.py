@@ -1,7 +1,5 @@
 """Rounds that programs announce: what is obeyed, what is refused, and what is written of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """The section `workload` and the arms beside it: what is valid, and the lines for all else."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

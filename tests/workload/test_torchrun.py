@@ -1,7 +1,5 @@
 """`kind: torchrun`: ranks as programs with torchrun's environment, arms, and lines for the rest."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

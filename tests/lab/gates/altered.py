@@ -3,8 +3,6 @@
 A change is source text that is executed at the end of its module, as if it stood there.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Gates are shown to trip, each on a lab that is wrong in exactly that way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

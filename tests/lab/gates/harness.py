@@ -3,8 +3,6 @@
 A test breaks the lab from the start (`altered`) or from outside while it trains (`meanwhile`).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

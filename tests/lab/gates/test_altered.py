@@ -1,7 +1,5 @@
 """Labs whose own code is wrong from the start, each in a way that a gate sees."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """A healthy lab of each kind of topology stays `ok`, with the limits that users get."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Labs that are broken from outside while they train: each time a gate says what and where."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
