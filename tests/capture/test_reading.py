@@ -7,7 +7,6 @@ from testbed.capture import reading
 from testbed.shared.input_error import InputError
 from testbed.transport.messages import ControlMessage, Hello, MessageType
 from tests.capture.craft import SERVER, SESSION, WORKER, Conversation
-from tests.cli.test_verbs import lab
 
 
 @pytest.fixture
@@ -78,14 +77,14 @@ def test_a_hostile_name_does_not_reach_the_terminal(rows):
     ],
     ids=["empty", "text", "foreign"],
 )
-def test_a_foreign_file_is_one_line_and_exit_status_2(tmp_path, content, says):
+def test_a_foreign_file_is_one_line_and_exit_status_2(tmp_path, in_process, content, says):
     path = tmp_path / "x.pcap"
     conversation = Conversation()
     conversation.add(IP(src=WORKER, dst=SERVER) / UDP(sport=1, dport=2) / bytes(30))
     conversation.write(path)
     if content is not None:
         path.write_bytes(content)
-    done = lab("capture", "--read", str(path))
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    status, _, err = in_process("capture", "--read", path)
+    assert status == 2
+    (line,) = err.splitlines()
     assert line.startswith(f"lab: {path}: {says}")

@@ -1,5 +1,6 @@
 """`./lab clean`: removes what nobody uses, says what before, and touches nothing else."""
 
+import io
 import os
 import signal
 import subprocess
@@ -11,7 +12,6 @@ import pytest
 from testbed.lab import leftovers
 from testbed.machine import clean
 from testbed.shared import run_directory
-from tests.cli.test_verbs import lab
 
 KEY = "dblp-s1-0123456789"
 
@@ -40,47 +40,47 @@ def going_on(tmp_path):
     process.wait()
 
 
-def test_a_killed_run_is_shown_with_its_size_and_removed_after_asking(going_on, tmp_path):
+def test_a_killed_run_is_shown_with_its_size_and_removed_after_asking(
+    going_on, tmp_path, in_process, monkeypatch
+):
     out = tmp_path / "out"
     partial = out / "small" / f"{KEY}.partial"
     going_on.send_signal(signal.SIGKILL)
     going_on.wait()
 
-    refused = lab("clean", "--out", str(out), input="n\n")
-    assert refused.returncode == 1
-    assert str(partial) in refused.stdout
-    assert "1.1 MB" in refused.stdout  # what it wrote, and the space that it held for its verdict
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\ny\n"))
+    status, printed, _ = in_process("clean", "--out", out)
+    assert status == 1
+    assert str(partial) in printed
+    assert "1.1 MB" in printed  # what it wrote, and the space that it held for its verdict
     assert partial.is_dir()
 
-    unanswered = lab("clean", "--out", str(out), input="")
-    assert unanswered.returncode == 1
-    assert partial.is_dir()
-
-    done = lab("clean", "--out", str(out), input="y\n")
-    assert done.returncode == 0, done
+    status, _, err = in_process("clean", "--out", out)
+    assert status == 0, err
     assert not partial.exists()
-    again = lab("clean", "--out", str(out))
-    assert again.returncode == 0
-    assert "nothing to clean" in again.stdout
+    for folder in (out, tmp_path / "none"):
+        status, printed, _ = in_process("clean", "--out", folder)
+        assert status == 0 and "nothing to clean" in printed
+    assert not (tmp_path / "none").exists()
 
 
-def test_a_run_that_goes_on_is_never_touched(going_on, tmp_path):
+def test_a_run_that_goes_on_is_never_touched(going_on, tmp_path, in_process):
     out = tmp_path / "out"
     (out / "small" / "plan.json").write_text("{}")
-    done = lab("clean", "--out", str(out), "--yes")
-    assert done.returncode == 0, done
+    status, _, err = in_process("clean", "--out", out, "--yes")
+    assert status == 0, err
     assert (out / "small" / f"{KEY}.partial").is_dir()
-    named = lab("clean", "small", "--out", str(out), "--yes")
-    assert named.returncode == 2
-    assert "this run is going on" in named.stderr
+    status, _, err = in_process("clean", "small", "--out", out, "--yes")
+    assert status == 2
+    assert "this run is going on" in err
     assert (out / "small" / f"{KEY}.partial").is_dir()
     assert going_on.poll() is None
-    explained = lab("explain", str(out / "small" / f"{KEY}.partial"))
-    assert explained.returncode == 2
-    assert explained.stderr.strip().endswith("this run is going on")
+    status, _, err = in_process("explain", out / "small" / f"{KEY}.partial")
+    assert status == 2
+    assert err.strip().endswith("this run is going on")
 
 
-def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
+def test_only_what_the_lab_itself_leaves_is_stale(tmp_path, in_process):
     out = tmp_path / "out"
     stale = [f"small/{KEY}.attempt1", f"small/{KEY}.attempt12", ".report-abcdefgh"]
     stale += ["small/.fetched-abcdefgh", "small/.report-old-abcdefgh"]
@@ -103,15 +103,17 @@ def test_only_what_the_lab_itself_leaves_is_stale(tmp_path):
     (out / "small" / f"{KEY}.attempt3").symlink_to(tmp_path / "elsewhere")
 
     assert {str(folder.relative_to(out)) for folder in clean.stale_folders(out)} == set(stale)
-    done = lab("clean", "--out", str(out), "--yes")
-    assert done.returncode == 0, done
+    status, _, err = in_process("clean", "--out", out, "--yes")
+    assert status == 0, err
     assert not any((out / name).exists() for name in stale)
     assert all((out / name).is_dir() for name in kept)
     assert (tmp_path / "elsewhere").is_dir()
 
 
 @pytest.mark.parametrize("name", ["first", KEY])
-def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(tmp_path, name):
+def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(
+    tmp_path, in_process, name
+):
     """A script names its folder as it likes, and it lies where it likes."""
     open_and_die = RUN.replace('{"key": "x"}', '{"key": "x", "adjustable": True}').replace(
         "time.sleep(60)", "import os; os.kill(os.getpid(), 9)"
@@ -123,15 +125,15 @@ def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(tmp_p
     assert dead.returncode == -signal.SIGKILL
     partial = tmp_path / "out" / f"{name}.partial"
     for named in (place, partial):
-        explained = lab("explain", str(named))
-        assert explained.returncode == 0, explained
-        assert f"{partial.name}: interrupted" in explained.stdout
-        assert "the command ended without a verdict" in explained.stdout
-        assert "by running the script again" in explained.stdout
+        status, printed, err = in_process("explain", named)
+        assert status == 0, err
+        assert f"{partial.name}: interrupted" in printed
+        assert "the command ended without a verdict" in printed
+        assert "by running the script again" in printed
     for place in (tmp_path / "out", partial):
         assert [*clean.stale_folders(place)] == [partial]
-    done = lab("clean", str(partial), "--yes")
-    assert done.returncode == 0, done
+    status, _, err = in_process("clean", partial, "--yes")
+    assert status == 0, err
     assert not partial.exists()
 
 
@@ -141,13 +143,6 @@ def test_a_scripts_earlier_result_is_of_use_where_it_was_ok(tmp_path):
         run_directory.write_json(tmp_path / name / "config.json", {"adjustable": True})
         run_directory.write_json(tmp_path / name / "status.json", {"verdict": verdict})
     assert [folder.name for folder in clean.stale_folders(tmp_path)] == ["first.attempt2"]
-
-
-def test_a_folder_that_does_not_exist_has_nothing_to_clean(tmp_path):
-    done = lab("clean", "--out", str(tmp_path / "none"), "--yes")
-    assert done.returncode == 0
-    assert "nothing to clean" in done.stdout
-    assert not list(tmp_path.iterdir())
 
 
 # Starts a child in the environment of a sandbox, says its process id, and then waits or is gone.
