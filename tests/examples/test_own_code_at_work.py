@@ -204,25 +204,3 @@ def test_a_mapping_that_names_nothing_is_one_line(tmp_path, key, value, message)
     with pytest.raises(InputError, match=message) as caught:
         load_all(write(tmp_path, "order", arms=arms))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("rate", ["20e6", 20e6, 20_000_000])
-def test_a_number_that_yaml_reads_as_text_is_a_number_in_a_mapping_too(rate):
-    text = CONGESTION_CONTROLS.text({"name": "fixed", "rate_bps": rate})
-    name, options = CONGESTION_CONTROLS.parse(text)
-    assert name == "fixed"
-    assert options == {"rate_bps": 20e6}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("walk_s_per_chunk=-1", "walk_s_per_chunk is -1; valid: 0 to 1"),
-        ("walk_s_per_chunk=x", "walk_s_per_chunk: 'x': must be a number"),
-        ("poll_every=100", "poll_every is 100 and poll_s is 0.0; valid: both above 0, or none"),
-    ],
-)
-def test_every_bad_option_names_its_entry(options, message):
-    with pytest.raises(ValueError) as caught:
-        REPAIRS.create(f"passes:{options}")
-    assert str(caught.value).startswith(f"repair 'passes': {message}")

@@ -11,20 +11,13 @@ import topologies
 from testbed.cli.verbs import app
 from tests.examples.places import EXAMPLES, PLACES, good, load, load_all, place
 
-# Where a run's configuration has each kind, and what the example's file calls it.
-KINDS = {
-    "tolerance": ("protocol", "AfterPasses"),
-    "repair": ("protocol", "LostLast"),
-    "order": ("protocol", "Interleaved"),
-    "congestion_control": ("protocol", "Aimd"),
-    "filling": ("filling", "Faded"),
-    "impairment": ("impairments", "FlappingRate"),
-    "topology": ("topology", "Topology"),
-    "detector": ("phases", "Parameters"),
-    "model": ("training", "build"),
-    "dataset": ("training", "load"),
-    "optimiser": ("training", "Mine"),
-    "schedule": ("training", "Halves"),
+# Where a run's configuration has each kind that is no setting of the protocol.
+PARTS = {
+    "filling": "filling",
+    "impairment": "impairments",
+    "topology": "topology",
+    "detector": "phases",
+    **dict.fromkeys(("model", "dataset", "optimiser", "schedule"), "training"),
 }
 
 
@@ -34,18 +27,10 @@ def test_a_run_names_the_file_and_its_hash_and_depends_on_it(tmp_path, kind):
     first = load(tmp_path, kind)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     assert first.config()["code"] == {str(path): sha256}
-    assert str(path) in json.dumps(first.config()[KINDS[kind][0]])
+    assert str(path) in json.dumps(first.config()[PARTS.get(kind, "protocol")])
     assert load(tmp_path, kind).key == first.key
     place(tmp_path, kind, good(kind) + "# another content\n")
     assert load(tmp_path, kind).key != first.key
-
-
-@pytest.mark.parametrize("kind", PLACES)
-def test_a_name_in_the_file_will_do(tmp_path, kind):
-    place(tmp_path, kind)
-    name = KINDS[kind][1]
-    by_name = load(tmp_path, kind, f"./mine.py:{name}")
-    assert list(by_name.config()["code"]) == [str(tmp_path / "mine.py")]
 
 
 def test_the_file_is_executed_once_for_each_content(tmp_path):

@@ -6,18 +6,13 @@ from pathlib import Path
 import pytest
 
 from testbed.lab.delay.relay import GRAIN_S
+from tests.bench.test_transport import CONTRACT
 from tests.lab.conftest import finished
 from tests.own_network import printed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
 ADAPTER = Path(__file__).resolve().parents[2] / "examples" / "peer" / "plain_tcp.py"
-CONTRACT = {
-    *("case", "rate_bps", "rtt_s", "loss", "tolerance", "repair", "congestion_control"),
-    *("completion_s", "byte_bound_s", "ratio_to_bound", "goodput_bps"),
-    *("cpu_s_per_gb_sender", "cpu_s_per_gb_receiver", "peer"),
-    *("cpu_s_per_gb_wire_sender", "cpu_s_per_gb_wire_receiver"),
-}
 
 # Inside a sandbox: a pair with an added round trip, and what pings through it took, in ms.
 PING = """

@@ -59,3 +59,5 @@ def test_entries_of_a_list_or_mapping_have_the_unit_of_the_key_above():
 def test_options_take_units_and_keep_plain_numbers(value):
     assert CONGESTION_CONTROLS.text(value) == "fixed:rate_bps=20000000"
     assert CONGESTION_CONTROLS.text("fixed:rate_bps=2e7") == "fixed:rate_bps=2e7"
+    by_yaml_a_text = {"name": "fixed", "rate_bps": "20e6"}
+    assert CONGESTION_CONTROLS.text(by_yaml_a_text) == "fixed:rate_bps=20000000.0"

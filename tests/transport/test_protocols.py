@@ -84,7 +84,7 @@ def test_protocols_that_cannot_be_are_answered_with_what_is_valid(name, override
         ("gather", "bounded-energy:at_most=0", "at_most is 0"),
         ("gather", "bounded-energy:patience=0.9", "patience is 0.9; valid: 1 or more"),
         ("repair", "streaming:lost_first=1", "lost_first: 1: must be true or"),
-        ("repair", "passes:walk_s_per_chunk=-1", "walk_s_per_chunk is -1; valid: 0 to 1"),
+        ("repair", "passes:walk_s_per_chunk=-1", "^repair 'passes': walk_s_per_chunk is -1"),
         ("repair", "passes:poll_every=100", "poll_s is 0.0; valid: both"),
         ("order", "shuffled:seed=-1", "seed is -1"),
         ("order", "by-energy:per=chunk", "valid: payload, tensor"),
