@@ -15,7 +15,7 @@ from typing import Any
 
 from controllers import framework, impairments
 from controllers.controller_socket import LINE_LIMIT_BYTES, POWERFUL, parse_request
-from controllers.impairment_plan import contradict, places_of
+from controllers.impairment_plan import places_of
 from controllers.impairment_runner import ControllerLabAccess, ImpairmentRunner
 from controllers.routing import Routing
 from controllers.switches import ClosedError, Connection, LateError, PortState, Switch
@@ -109,13 +109,10 @@ class LabController(framework.Application):
         shared = Path(document["socket"]).parent
         self._lab = ControllerLabAccess(network, self._switches, records, shared)
         self._routing = Routing(network, self._switches, self.logger.info)
-        places = places_of(network)
         self._ready = framework.hub.Event()
         self._confirmed: set[str] = set()  # switches whose forwarding rules are installed
-        timeline = Timeline(
-            [impairments.make(entry, self._lab) for entry in document["impairments"]],
-            lambda first, second: contradict(first, second, places),
-        )
+        made = [impairments.make(entry, self._lab) for entry in document["impairments"]]
+        timeline = Timeline(made, places_of(network))
         self._runner = ImpairmentRunner(timeline, JsonLinesWriter(Path(document["log"])))
         self._lab.in_thread(time.monotonic)  # starts the threads before an impairment is due
         gc.freeze()

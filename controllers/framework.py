@@ -62,19 +62,14 @@ def _or_end(function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-_spawn, _spawn_after = hub.spawn, hub.spawn_after
+_spawn = hub.spawn
 
 
 def _spawn_or_end(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return _spawn(_or_end(function), *args, **kwargs)
 
 
-def _spawn_after_or_end(delay_s: float, function: Callable[..., Any], *args: Any) -> Any:
-    return _spawn_after(delay_s, _or_end(function), *args)
-
-
-# The framework starts its own threads through the same names.
-hub.spawn, hub.spawn_after = _spawn_or_end, _spawn_after_or_end
+hub.spawn = _spawn_or_end  # the framework starts its own threads through the same name
 
 
 def set_ev_cls(event: Any, dispatchers: Any = None) -> Callable[..., Any]:

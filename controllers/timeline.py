@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from controllers.impairment_plan import Places, contradict
 from controllers.impairments import Effect, Impairment, ImpairmentParameters
 from testbed.shared.jsonl import JsonLinesWriter
 
@@ -35,21 +36,12 @@ class Occurrence:
         return is_open and (self.round_number, self.leg) == (round_number, leg)
 
 
-Contradict = Callable[[ImpairmentParameters, ImpairmentParameters], bool]
-
-
-def _same_target(first: ImpairmentParameters, second: ImpairmentParameters) -> bool:
-    return first.exclusive and first.kind == second.kind and first.target == second.target
-
-
 class Timeline:
     """A run's entries, and which of them are in force."""
 
-    def __init__(
-        self, impairments: Sequence[Impairment[Any]], contradict: Contradict = _same_target
-    ) -> None:
+    def __init__(self, impairments: Sequence[Impairment[Any]], places: Places) -> None:
         self._all = list(impairments)
-        self._contradict = contradict
+        self._places = places
         self._planned: list[Occurrence] = []
         self._in_force: dict[str, Occurrence] = {}
         # What was in force during each current leg.
@@ -88,7 +80,7 @@ class Timeline:
         if occurrence.cancelled or parameters.label in self._in_force:
             return False
         for other in self._in_force.values():
-            if self._contradict(parameters, other.parameters):
+            if contradict(parameters, other.parameters, self._places):
                 raise ContradictionError(
                     f"impairment {parameters.label} begins while {other.parameters.label} "
                     f"holds {parameters.target}: "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from controllers import impairments
+from controllers.impairment_plan import places_of
 from controllers.impairments import Effect, Impairment, ImpairmentParameters
 from controllers.impairments.base import STILL_IN_FORCE, LabAccess
 from controllers.impairments.host import StragglerParameters
@@ -184,7 +185,8 @@ class SimulatedController:
     ) -> None:
         """`entries` are resolved, as in `config.json`; `log` is appended to."""
         read = [impairments.read(dict(entry)) for entry in entries]
-        self._timeline = Timeline([KINDS[one.kind](one, access) for one in read])
+        made = [KINDS[one.kind](one, access) for one in read]
+        self._timeline = Timeline(made, places_of(access.network))
         self._in_force: set[Occurrence] = set()
         self._simulation = simulation
         self._log = JsonLinesWriter(log) if entries else None

@@ -184,7 +184,6 @@ def test_a_connection_that_may_only_announce_changes_no_link_and_names_no_proces
 
 FAILING = {
     "thread": "hub.spawn(boom); hub.sleep(5)",
-    "later": "hub.spawn_after(0.01, boom); hub.sleep(5)",
     # An event loop catches what a handler raises; the program below does the same.
     "handler": "set_ev_cls(Event)(boom)(None)",
 }

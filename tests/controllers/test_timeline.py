@@ -6,12 +6,17 @@ from typing import Any, cast
 import pytest
 
 from controllers.framework import hub
+from controllers.impairment_plan import Places
 from controllers.impairment_runner import ImpairmentRunner
 from controllers.impairments import Effect, Impairment
 from controllers.impairments.loss import LossParameters
 from controllers.timeline import ContradictionError, Timeline
 from testbed.shared.jsonl import JsonLinesWriter
 from tests.verdict.evidence_of_gates import gate_of
+
+PLACES = Places(
+    hosts=["server", "worker-1"], switches=["s1"], links=[("server", "s1"), ("worker-1", "s1")]
+)
 
 
 class Nothing(Impairment[Any]):
@@ -37,7 +42,8 @@ def test_both_legs_and_whole_rounds_are_anchors():
         [
             impairment(rounds=[1], leg="both", name="legs"),
             impairment(rounds=[1], leg="round", name="whole", host="worker-1"),
-        ]
+        ],
+        PLACES,
     )
     assert begun(timeline, 1, "round") == ["whole"]
     assert begun(timeline, 1, "gather") == ["legs"]
@@ -49,14 +55,14 @@ def test_both_legs_and_whole_rounds_are_anchors():
 
 
 def test_times_count_from_the_first_round_and_only_once():
-    timeline = Timeline([impairment(at_s=[3, 1.5], duration_s=0.1)])
+    timeline = Timeline([impairment(at_s=[3, 1.5], duration_s=0.1)], PLACES)
     assert [occurrence.begins_s for occurrence in timeline.start(1000.0)] == [1001.5, 1003.0]
     assert timeline.start(2000.0) == []
 
 
 def test_another_entry_of_the_kind_cannot_hold_the_same_target():
     timeline = Timeline(
-        [impairment(rounds=[1], name="first"), impairment(rounds=[2], name="second")]
+        [impairment(rounds=[1], name="first"), impairment(rounds=[2], name="second")], PLACES
     )
     begun(timeline, 1, "gather")
     with pytest.raises(ContradictionError, match="second begins while first holds server"):
@@ -64,7 +70,7 @@ def test_another_entry_of_the_kind_cannot_hold_the_same_target():
 
 
 def test_a_leg_is_told_all_that_hit_it_also_what_came_and_went():
-    timeline = Timeline([impairment(at_s=[0.1], duration_s=0.1, name="short")])
+    timeline = Timeline([impairment(at_s=[0.1], duration_s=0.1, name="short")], PLACES)
     (short,) = timeline.start(0.0)
     timeline.announced(0, "gather", 0.0)
     timeline.begin(short)
@@ -84,7 +90,7 @@ class Log(list[dict[str, Any]]):
 def of_rounds(**entry: Any) -> tuple[list[tuple[Any, ...]], Any]:
     """It returns the events of three rounds of 30 ms, and the gate of lateness."""
     log, parameters = Log(), LossParameters(**ENTRY, **entry)
-    timeline = Timeline([Nothing(parameters, cast(Any, None))])
+    timeline = Timeline([Nothing(parameters, cast(Any, None))], PLACES)
     runner = ImpairmentRunner(timeline, cast(JsonLinesWriter, log))
 
     def rounds() -> None:
