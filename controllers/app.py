@@ -45,7 +45,6 @@ class ControllerServer:
         self.refused = 0
 
     def serve(self, path: str) -> None:
-        """Accept clients without end."""
         Path(path).unlink(missing_ok=True)  # of a controller that was killed
         listener = framework.eventlet.listen(path, family=socket.AF_UNIX)
         while True:

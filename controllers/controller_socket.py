@@ -102,7 +102,6 @@ class ControllerClient:
         self._ask({"do": "wait-ready"})
 
     def active(self) -> list[str]:
-        """Return the names of the impairments in force."""
         return self._ask({"do": "wait-ready"})
 
     def processes(self, pids: Mapping[str, int]) -> None:

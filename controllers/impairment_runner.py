@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 
 class ControllerLabAccess(LabAccess):
-    """The lab's, through the controller."""
-
     def __init__(
         self,
         network: Mapping[str, Any],

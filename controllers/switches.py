@@ -95,7 +95,6 @@ def _remove_flows(**which: Any) -> Message:
 
 
 def _add_group(number: int, ports: tuple[int, ...]) -> Message:
-    """Add a SELECT group of which each bucket leads to a port."""
     anything = {"watch_port": protocol.OFPP_ANY, "watch_group": protocol.OFPG_ANY}
     buckets = [
         parser.OFPBucket(weight=1, actions=[parser.OFPActionOutput(port)], **anything)
@@ -246,7 +245,6 @@ class Connection:
             _log.warning("%s reports an error about nothing sent from here: %s", self.switch, why)
 
     def closed(self) -> None:
-        """Note that the connection has ended, and wake up whoever waits for a reply."""
         self._is_open = False
         for pending in self._pending.values():
             pending.done.set()
@@ -268,7 +266,6 @@ class Switch:
     # The plan
 
     def put(self, *flows: Flow) -> None:
-        """Add flow entries; each replaces the one in its place."""
         self._flows |= {flow.place: flow for flow in flows}
         self._send(self._installation(flows))
 

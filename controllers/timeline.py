@@ -30,15 +30,12 @@ class Occurrence:
         return cast(ImpairmentParameters, self.impairment.parameters)
 
     def ends_with(self, round_number: int, leg: str) -> bool:
-        """Tell whether it ends, at the latest, when this leg ends."""
         parameters = self.parameters
         is_open = parameters.lasts and parameters.duration_s is None
         return is_open and (self.round_number, self.leg) == (round_number, leg)
 
 
 class Timeline:
-    """A run's entries, and which of them are in force."""
-
     def __init__(self, impairments: Sequence[Impairment[Any]], places: Places) -> None:
         self._all = list(impairments)
         self._places = places

@@ -47,8 +47,6 @@ _OF_KIND: dict[Kind, Any] = {  # the types of JSON that a column takes
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of a frame: a line of `frame_columns.csv`."""
-
     name: str
     type: str
     meaning: str

@@ -39,8 +39,6 @@ class Colour:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmStyle:
-    """The colour, marker and line of an arm, the same in all figures."""
-
     colour: Colour
     marker: str
     line: Literal["solid"] | tuple[float, tuple[float, ...]]

@@ -132,7 +132,6 @@ Instants = Annotated[
 
 
 def _resolved_rounds(choice: list[int] | SomeRounds, rounds: int, seed: str) -> list[int]:
-    """List the rounds in order."""
     if isinstance(choice, list):
         hit, first, until = sorted(choice), 0, 0
     else:

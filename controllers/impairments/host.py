@@ -71,8 +71,6 @@ class StragglerParameters(ImpairmentParameters):
 
 
 class Straggler(Impairment[StragglerParameters]):
-    """Slows a process, or a link."""
-
     changes_rates: ChangesRates = "target"
 
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
@@ -97,8 +95,6 @@ class Straggler(Impairment[StragglerParameters]):
 
 
 class _SlowProcess:
-    """Stops the process again and again for a part of the time."""
-
     def __init__(self, parameters: StragglerParameters, lab: LabAccess) -> None:
         self._parameters = parameters
         self._lab = lab

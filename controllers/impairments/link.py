@@ -193,8 +193,6 @@ class QueueParameters(NewSettings):
 
 
 class Queue(ChangedDirection[QueueParameters]):
-    """Changes the sender's shaper."""
-
     changes_rates = "target"
 
 
@@ -270,8 +268,6 @@ class BurstParameters(ImpairmentParameters):
 
 
 class Burst(Impairment[BurstParameters]):
-    """Keeps an egress queue overfull for a while."""
-
     counts_as = "burst"
     changes_rates = "no"
     ticks = True

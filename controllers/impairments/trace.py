@@ -215,8 +215,6 @@ class TraceParameters(NewSettings):
 
 
 class Trace(ChangedDirection[TraceParameters]):
-    """Makes each change when it is due."""
-
     changes_rates = "recorded"
     ticks: ClassVar[bool] = True
 

@@ -182,7 +182,6 @@ class Background(Impairment[BackgroundParameters]):
             self._prepared = self._started_pair()
 
     def _await(self, server: HelperProcess) -> None:
-        """Wait until the server listens, which it usually does already."""
         deadline_s = time.monotonic() + _LISTENING_TIMEOUT_S
         while not _listens(server.pid):
             if server.ended or time.monotonic() > deadline_s:

@@ -196,7 +196,6 @@ def _store_plan(
 
 
 def _one_by_one(chosen: Chosen, capture: list[str], retries: int, progress: RunProgress) -> None:
-    """Execute runs in labs, again while they are invalid; show what happens as it happens."""
     for run in chosen.runs:
         runner.require_space(chosen.results, run)
         record = progress.begin(run.label)
@@ -270,7 +269,6 @@ class RunProgress:
             self.say(f"{place}: {words} ({now_s - self._began_s:.0f} s so far)")
 
     def again(self, label: str, outcome: Outcome, number: int, retries: int) -> None:
-        """Print that an attempt was invalid and why, and that another one follows."""
         self.say(f"{label}: {outcome.verdict}: {outcome.reason}; retry {number} of {retries}")
         self.begin(label, "starting again")
 

@@ -131,8 +131,6 @@ STORED = tuple(field.name for field in dataclasses.fields(Selection))
 
 @dataclass(frozen=True, kw_only=True)
 class Execution(Sweep):
-    """Options for executing runs."""
-
     retries: Annotated[
         int | None,
         typer.Option(
@@ -155,8 +153,6 @@ class Execution(Sweep):
 
 @dataclass(frozen=True, kw_only=True)
 class LabExecution(Execution):
-    """Options for executing runs in labs."""
-
     pcap: Annotated[
         str | None,
         typer.Option(

@@ -68,7 +68,6 @@ class Chosen:
         return list({run.key: run for run in runs}.values())
 
     def remarks(self) -> list[str]:
-        """Say what a reader of simulated results must know."""
         if not self.simulated:
             return []
         from testbed.run import simulating

@@ -66,8 +66,6 @@ def _way(document: str) -> _Way:
 
 
 class Prediction:
-    """Computes what follows from a run's configuration."""
-
     def __init__(self, run: Run) -> None:
         self._run, self._experiment = run, run.experiment
         self.layout = _layout(run)

@@ -34,8 +34,6 @@ class Summary(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One point of a sweep."""
-
     values: dict[str, Any]  # factor -> value, or label where its levels have labels
     changes: dict[str, Any]  # key path -> value that it replaces in the experiment
 
@@ -96,7 +94,6 @@ def changes(document: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
 
 
 def apply_profile(document: dict[str, Any], profile: str) -> None:
-    """Replace in an experiment what a profile replaces."""
     declared = document.get("profiles") or {}
     if not isinstance(declared, Mapping):
         raise InputError("profiles: must map names to the keys that they replace")

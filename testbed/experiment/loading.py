@@ -171,7 +171,6 @@ def _compatible(variants: Sequence[_Variant]) -> list[list[_Variant]]:
 
 
 def _applied(document: dict[str, Any], group: Sequence[_Variant]) -> dict[str, Any]:
-    """Copy an experiment with these variants in place of their arms."""
     arms = document.get("arms")
     if not isinstance(arms, Mapping):
         return document

@@ -69,7 +69,6 @@ def _is_gone(owner: str) -> bool:
 
 
 def _started(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; OSError: it does not live."""
     _, fields = process_status.read(pid)
     if process_status.has_ended(fields):
         raise ProcessLookupError(pid)

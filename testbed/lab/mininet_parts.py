@@ -35,7 +35,6 @@ class LabMininet(Mininet):
     """Mininet whose interfaces come up together; no packet of a lab waits for ARP or is ARP's."""
 
     def configHosts(self) -> None:  # noqa: N802 (Mininet's name)
-        """Give the hosts their addresses, and bring up the switches' interfaces."""
         super().configHosts()
         with Rtnetlink() as kernel:
             ports = [port.name for switch in self.switches for port in switch.intfList()]
@@ -109,12 +108,9 @@ class LabInterface(Intf):
 
 
 class LabHost(_ShellOnDemand, Host):
-    """A host in namespaces of its own."""
-
     def config(
         self, mac: str | None = None, ip: str | None = None, **_options: Any
     ) -> dict[str, Any]:
-        """Bring up loopback and the interface, with its addresses."""
         interface = self.defaultIntf()
         with Rtnetlink(self.pid) as kernel:
             messages = [rtnetlink.up(kernel.interface("lo"))]
@@ -159,7 +155,6 @@ class LabSwitch(_ShellOnDemand, OVSSwitch):
 
     @classmethod
     def batchStartup(cls, switches: Sequence[LabSwitch], run: Any = None) -> Sequence[LabSwitch]:  # noqa: N802
-        """Start all switches in one transaction; CommandError: it failed."""
         openvswitch.vsctl([word for switch in switches for word in switch.commands], timeout_s=60.0)
         for switch in switches:
             switch.commands, switch.batch = [], False
@@ -189,7 +184,6 @@ class LabLink(Link):
         node2: Any = None,
         deleteIntfs: bool = True,  # noqa: N803
     ) -> None:
-        """Make the interfaces in the nodes' namespaces."""
         ends = ((intfname1, addr1, _pid(node1)), (intfname2, addr2, _pid(node2)))
         with Rtnetlink() as kernel:
             if self.middle is not None:

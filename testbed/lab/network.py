@@ -48,7 +48,6 @@ class LinkEnds:
 
     @property
     def shape(self) -> LinkShape:
-        """Return rate and queue of each direction."""
         return LinkShape.of_link(vars(self))
 
 
@@ -89,12 +88,10 @@ class LabInfo:
     datapath: Datapath = "userspace"
 
     def as_json(self) -> dict[str, Any]:
-        """Return dictionaries, for the file that the controller and the launcher read."""
         return asdict(self)
 
 
 def hosts_from_json(document: dict[str, Any]) -> dict[str, HostInfo]:
-    """Read the hosts of a description that `as_json` made."""
     return {name: HostInfo(**fields) for name, fields in document["hosts"].items()}
 
 

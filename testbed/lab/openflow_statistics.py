@@ -58,8 +58,6 @@ class Table:
 
 
 class Statistics(AbstractContextManager["Statistics"]):
-    """A connection to a bridge."""
-
     def __init__(self, bridge: str) -> None:
         self._bridge = bridge
         self._xid = 0
@@ -78,14 +76,12 @@ class Statistics(AbstractContextManager["Statistics"]):
         self._socket.close()
 
     def flows(self) -> list[Flow]:
-        """Read all flow entries."""
         began_s = time.monotonic()
         body = self._ask(_FLOW, _FLOW_REQUEST.pack(_ALL_TABLES, _ANY, _ANY, 0, 0, 1, 4))
         span_s = began_s - _CLOCK_S, time.monotonic() + _CLOCK_S
         return [_flow(entry, span_s) for entry in _sized(body, length_at=0)]
 
     def tables(self) -> list[Table]:
-        """Read the counters of all tables, in order."""
         facts = _TABLE_FACTS.iter_unpack(self._ask(_TABLE))
         return [Table(lookups=lookups, matched=matched) for _, _, lookups, matched in facts]
 

@@ -114,7 +114,6 @@ class OpenVSwitch:
         )
 
     def _await(self, file: Path, timeout_s: float) -> None:
-        """Wait until the program that was started last has made a file."""
         program, child = list(self.processes.items())[-1]
         deadline_s = time.monotonic() + timeout_s
         while not file.exists():

@@ -191,7 +191,6 @@ def prepare() -> Path:
 
 
 def tell_hosts(private: Path, addresses: Iterable[tuple[str, str]]) -> None:
-    """Add hosts, each with its name and address, to the file."""
     own = private / _HOSTS_FILE
     if own.exists():
         with own.open("a", encoding="ascii") as file:

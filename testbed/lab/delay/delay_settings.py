@@ -34,7 +34,6 @@ class DelaySettings:
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> DelaySettings:
-        """Read the settings of a link in the lab's description."""
         return cls(delay_s=link["delay_s"], jitter_s=link["jitter_s"], loss=link["loss"])
 
     def __post_init__(self) -> None:
@@ -85,7 +84,6 @@ class Middle:
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> Middle:
-        """Read the middle of a delayed link in the lab's description."""
         settings, most_delay_s = DelaySettings.of_link(link), link.get("most_delay_s")
         return cls(
             link=link["name"],

@@ -194,7 +194,6 @@ class Punctuality:
         return self._worse_stretch()
 
     def waits(self) -> list[dict[str, Any]]:
-        """Report the least and the largest mean wait of each direction, and frames left out."""
         self._count()
         self._take_means()
         return [
@@ -231,7 +230,6 @@ class _Timer:
         return int(self._descriptor)
 
     def set(self, at_ns: int) -> None:
-        """Expire at `at_ns`, or at once when that time is past."""
         struct.pack_into("=qqqq", self._value, 0, 0, 0, *divmod(max(1, at_ns), 1_000_000_000))
         _LIBC.timerfd_settime(self._descriptor, _ABSOLUTE, self._value, None)
 
@@ -278,7 +276,6 @@ class _Relay:
         line.close()
 
     def run(self) -> None:
-        """Relays until the parent closes the connection."""
         timer, poll, idle = _Timer(), self._poll, self._idle
         # Edge-triggered, so that nobody has to read how often the timer expired.
         poll.register(timer, select.EPOLLIN | select.EPOLLET)

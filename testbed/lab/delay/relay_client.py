@@ -96,7 +96,6 @@ class Relay:
     seed: int | None = None
 
     def start(self) -> Relay:
-        """Start it; returns itself."""
         argv = python_module.command("testbed.lab.delay.relay")
         with open_file(self.log, "ab") if self.log is not None else nullcontext() as stderr:
             self._helper = HelperProcess(argv, name="delay relay", stderr=stderr).start()
@@ -107,7 +106,6 @@ class Relay:
         return self
 
     def wait_until_ready(self) -> None:
-        """Return when frames flow."""
         try:
             answer = self._helper.receive(_START_TIMEOUT_S)
         except HelperError as error:

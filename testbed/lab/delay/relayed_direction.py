@@ -168,7 +168,6 @@ class DelayLine:
 
     @property
     def due_ns(self) -> int | None:
-        """Return when the next frame has to leave, by the monotonic clock; None if none waits."""
         return int(self._due_ns[self._first]) if self._waiting else None
 
     def clear_error(self) -> None:
@@ -293,7 +292,6 @@ class DelayLine:
 
 
 def generators(seed: Sequence[int] | None) -> list[np.random.Generator]:
-    """Make the random generators of a direction's jitter and of its loss."""
     # Two: how frames fall into batches must not change which of them are lost.
     return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2)]
 

@@ -43,7 +43,6 @@ class HelperProcess:
     env: Mapping[str, str] | None = None
 
     def start(self) -> HelperProcess:
-        """Start it; returns itself."""
         self._messages, theirs = messages.pair()
         with theirs:  # its standard input
             self.process = subprocess.Popen(
@@ -64,11 +63,9 @@ class HelperProcess:
 
     @property
     def ended(self) -> bool:
-        """Tell whether it has ended; its output can still be read."""
         return self.process.poll() is not None
 
     def send(self, **request: object) -> None:
-        """Send it one request."""
         try:
             self._messages.send(request, timeout_s=_SEND_TIMEOUT_S)
         except LateError:
@@ -77,7 +74,6 @@ class HelperProcess:
             raise self._ended() from error
 
     def receive(self, timeout_s: float = _ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """Receive its next message."""
         if not self.readable(self._messages.fileno(), timeout_s):
             raise HelperError(f"{self.name}: no answer in time")
         try:
@@ -112,7 +108,6 @@ class HelperProcess:
         self._output.close()
 
     def close(self) -> None:
-        """Kill it and forget it."""
         self.process.kill()
         self.finish()
 
@@ -160,7 +155,6 @@ class Requests:
             self._messages.send(record)
 
     def answer(self, request: Mapping[str, Any], record: Mapping[str, object]) -> None:
-        """Answer a request."""
         with contextlib.suppress(MessageError):
             self._messages.answer(request, record)
 

@@ -28,7 +28,6 @@ class Guard:
     """A child process, from `start` on, that lets a stopped process go when this one is gone."""
 
     def start(self) -> Guard:
-        """Fork it; returns itself."""
         reading, self._writing = os.pipe()
         if not os.fork():
             os.close(self._writing)

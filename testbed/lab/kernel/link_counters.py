@@ -43,8 +43,6 @@ class InterfaceCounters:
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceCounters:
-    """All counters of one network namespace."""
-
     interfaces: dict[str, InterfaceCounters]
     queues: dict[str, list[Queue]] = field(default_factory=dict)
     protocols: dict[str, int] = field(default_factory=dict)  # "Udp.RcvbufErrors" -> count
@@ -128,7 +126,6 @@ def _interfaces(text: str) -> dict[str, InterfaceCounters]:
 
 
 def _protocols() -> dict[str, int]:
-    """Read `Ip`, `Udp` and `Tcp` of /proc/net/snmp, and IPv6's counters, whose names are unique."""
     counters: dict[str, int] = {}
     lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
     for names, values in zip(lines[::2], lines[1::2], strict=True):

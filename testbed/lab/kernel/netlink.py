@@ -97,7 +97,6 @@ def number(request: bytearray, opened: Socket) -> int:
 
 
 def number_of(data: memoryview | bytes) -> int:
-    """Return the number of the request that a message answers."""
     return int(_NUMBER.unpack_from(data, _NUMBER_AT)[0])
 
 
@@ -136,7 +135,6 @@ def values(data: memoryview, begin: int = 0) -> dict[int, memoryview]:
 
 
 def string(value: memoryview) -> str:
-    """Read the text that `text` packed."""
     return bytes(value).rstrip(b"\0").decode(errors="replace")
 
 

@@ -144,7 +144,6 @@ class PacketFilter:
         self._table.run(f"flush chain {name} arriving", f"flush chain {name} chosen")
 
     def take(self) -> Losses:
-        """Return what it met and dropped since the last call."""
         return Losses(*map(self._table.take_hits, (_MET_COUNTER, _DROP_COUNTER)))
 
 
@@ -162,5 +161,4 @@ class ArrivalCounter:
         self._table.run(f"add rule {self._table.name} arriving {match} counter name seen{then}")
 
     def take(self) -> int:
-        """Count frames that arrived since the last call."""
         return self._table.take_hits("seen")

@@ -89,7 +89,6 @@ def drop() -> None:
 
 
 def regain() -> None:
-    """Be root again, after `drop`."""
     if os.geteuid() == 0:
         _set_capabilities(effective=None, keep_permitted=True)
         return
@@ -229,7 +228,6 @@ def _prctl(option: int, *arguments: int) -> None:
 
 
 def _set_capabilities(*, effective: tuple[int, ...] | None, keep_permitted: bool) -> None:
-    """Set the capabilities of this thread, as far as it has them."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     data = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: low halves, high halves
     _require(_LIBC.capget(header, data))

@@ -43,7 +43,6 @@ def read_again(descriptor: int) -> tuple[bytes, list[bytes]]:
 
 
 def has_ended(fields: list[bytes]) -> bool:
-    """Tell whether a process has ended, although it still has a number."""
     return not fields or fields[STATE] in _DEAD
 
 
@@ -137,7 +136,6 @@ class MachineTicks(NamedTuple):
     all: int
 
     def since(self, earlier: MachineTicks) -> MachineTicks:
-        """Return the difference of two readings."""
         return MachineTicks(*(late - early for late, early in zip(self, earlier, strict=True)))
 
     def others(self, own: float) -> float:
@@ -146,7 +144,6 @@ class MachineTicks(NamedTuple):
 
 
 def machine_ticks() -> MachineTicks:
-    """Read the ticks since the machine began."""
     first = Path("/proc/stat").read_text().split("\n", 1)[0]
     user, nice, system, idle, disk, irq, softirq, stolen = map(int, first.split()[1:9])
     return MachineTicks(

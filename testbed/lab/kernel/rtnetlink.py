@@ -172,7 +172,6 @@ def up(interface: Interface, *, arp: bool = True) -> Message:
 
 
 def hardware_address(interface: Interface, mac: str) -> Message:
-    """Give an interface another hardware address."""
     body = _link_header(interface.number) + _mac(mac)
     return Message(_SET_LINK, 0, body, f"address of {interface.name}")
 

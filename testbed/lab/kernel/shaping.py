@@ -42,7 +42,6 @@ class LinkShape:
 
     @classmethod
     def of_link(cls, link: Mapping[str, Any]) -> LinkShape:
-        """Read the shape of a link's directions in the lab's description."""
         settings: dict[str, Any] = {field.name: link.get(field.name) for field in fields(cls)}
         return cls(**settings)
 
@@ -220,7 +219,6 @@ def changed_settings(kind: int, content: memoryview) -> tuple[int, dict[str, int
 
 
 def _rate(content: memoryview) -> dict[str, int]:
-    """Read rate, ceiling and bucket of a class."""
     options = netlink.values(netlink.values(content, TCMSG.size).get(_OPTIONS, memoryview(b"")))
     if _HTB_PARAMETERS not in options:
         raise CommandError("a class of a link is not HTB's")
@@ -234,7 +232,6 @@ def _rate(content: memoryview) -> dict[str, int]:
 
 
 def _queue(kernel: Rtnetlink, index: int, parent: int) -> memoryview | None:
-    """Ask the kernel about the queue in a class; None: there is none."""
     try:
         return netlink.ask(kernel.socket, rtnetlink.GET_QDISC, TCMSG.pack(0, index, 0, parent, 0))
     except NetlinkError:
