@@ -41,10 +41,6 @@ def load(results_dir: Path | str, experiment: str | None = None) -> Frames:
 def write_report(results_dir: Path | str, experiment: str | None = None) -> ReportPaths:
     """Write `results_dir/EXPERIMENT/report/` (page, `summary.json`, tables, figures) and the index.
 
-    Args:
-        results_dir: as in `load`.
-        experiment: as in `load`.
-
     Raises:
         ValueError: as in `load`.
         OSError: the report cannot be written; an older report is still there.

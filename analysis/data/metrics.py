@@ -76,13 +76,9 @@ def is_tail_quantile(name: str) -> bool:
     return "p9" in name.rpartition(".")[2]
 
 
-def is_of_programs(name: str) -> bool:
-    return _pattern(name)[0] in _OF_PROGRAMS
-
-
 def metric_names(frame: pl.DataFrame) -> list[str]:
     kinds = sorted(name for name in frame.columns if name.startswith(IMPAIRED))
-    of_programs = [name for name in frame.columns if is_of_programs(name)]
+    of_programs = [name for name in frame.columns if _pattern(name)[0] in _OF_PROGRAMS]
     present = [metric.name for metric in METRICS if metric.name in frame.columns]
     if of_programs:
         present = [name for name in present if frame[name].count()]

@@ -64,12 +64,9 @@ def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
     return [setting for setting in _document()["settings"] if ids is None or setting["id"] in ids]
 
 
-def all_ids() -> set[str]:
-    return {published.id for published in load()} | {setting["id"] for setting in settings(None)}
-
-
 def unknown(ids: Sequence[str] | None) -> list[str]:
-    return [name for name in ids or [] if name not in all_ids()]
+    known = {published.id for published in load()} | {setting["id"] for setting in settings(None)}
+    return [name for name in ids or [] if name not in known]
 
 
 def select(ids: Sequence[str] | None, arms: Sequence[str]) -> list[Published]:
