@@ -23,13 +23,7 @@ from analysis.data.load import load
 from analysis.data.metrics import ALL_BURSTS, TASK_METRICS, describe, in_table, is_tail_quantile
 from analysis.report import remarks
 from analysis.report.writing import write_report
-from analysis.statistics import (
-    ENOUGH_SEEDS,
-    NOTHING,
-    Estimate,
-    difference_interval,
-    ratio_interval,
-)
+from analysis.statistics import ENOUGH_SEEDS, NOTHING, Estimate, difference_interval, ratio_interval
 from analysis.summary import pairing
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import bounded_metric, entry, pairs, points, ratio_names

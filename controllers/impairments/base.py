@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from testbed.lab.link_control import LinkControl
 from testbed.lab.loss_table import LossTable
@@ -144,21 +136,6 @@ def _resolved_rounds(choice: list[int] | SomeRounds, rounds: int, seed: str) -> 
     return hit
 
 
-def _link_ends(value: Any) -> Any:
-    """Split the name that logs give a link, `a--b` or `a->b`, into its two nodes."""
-    if not isinstance(value, str):
-        return value
-    first, _, second = value.partition("--" if "--" in value else "->")
-    if not first.strip() or not second.strip():
-        raise ValueError("valid: [a, b], or a--b, which is the same: the direction from a to b")
-    return first.strip(), second.strip()
-
-
-LinkEnds = Annotated[
-    tuple[str, str], BeforeValidator(_link_ends, json_schema_input_type=tuple[str, str] | str)
-]
-
-
 class ImpairmentParameters(BaseModel):
     """The keys that all kinds have. A kind adds its own, and may give `duration_s` a default."""
 
@@ -182,9 +159,8 @@ class ImpairmentParameters(BaseModel):
     kind: str
     name: str = Field(default="", max_length=100, description="the name in logs and figures")
     host: str = Field(default="server", description="the victim: a host of the topology")
-    link: LinkEnds | None = Field(
-        default=None,
-        description="in place of host: `[a, b]`, or `a--b`: the direction from node a to node b",
+    link: tuple[str, str] | None = Field(
+        default=None, description="in place of host: `[a, b]`, the direction from node a to node b"
     )
     rounds: Rounds | None = Field(
         default=None, description="the rounds that it hits, counted from 0"

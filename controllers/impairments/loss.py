@@ -8,12 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from controllers.impairments.base import (
-    Effect,
-    Impairment,
-    ImpairmentParameters,
-    LabAccess,
-)
+from controllers.impairments.base import Effect, Impairment, ImpairmentParameters, LabAccess
 from controllers.impairments.link import direction
 from testbed.lab.kernel import xdp_filter
 from testbed.lab.loss_table import LossModel, LossTable, drawn
