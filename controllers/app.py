@@ -31,8 +31,6 @@ _PAUSE_S = 0.1
 
 _CONNECTED = [framework.CONFIG_DISPATCHER, framework.MAIN_DISPATCHER]
 
-framework.string_option("lab-file", "JSON description of the network and its impairments")
-
 
 class ControllerServer:
     """Serves each client in a green thread of its own; counts and refuses what is no request."""

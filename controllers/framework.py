@@ -43,6 +43,9 @@ __all__ = [
 ]
 Application = app_manager.RyuApp
 Options = cfg.CONF
+Options.register_cli_opts(
+    [cfg.StrOpt("lab-file", help="JSON description of the network and its impairments")]
+)
 _ECHO_S = 5.0
 
 
@@ -81,15 +84,9 @@ def set_ev_cls(event: Any, dispatchers: Any = None) -> Callable[..., Any]:
     return decorate
 
 
-def string_option(name: str, help_text: str) -> None:
-    """Register a command-line option, read later as `Options.<name with underscores>`."""
-    Options.register_cli_opts([cfg.StrOpt(name, default="", help=help_text)])
-
-
 def run_application(module: str, arguments: Sequence[str]) -> None:
     """Run a module's application and the OpenFlow listener in this process; never returns."""
     logging.basicConfig(stream=sys.stderr)  # Ryu's own command does the same
-    __import__(module)  # registers the application's options before they are parsed
     Options(args=list(arguments), project="ryu", default_config_files=[])
     # A switch that vanished without a word is noticed after some 15 s.
     Options.set_override("echo_request_interval", _ECHO_S)

@@ -76,11 +76,8 @@ def keep(place: Place) -> None:
             folder = analysis.update_readme(place.results, name)
             terminal.say(console, f"kept: {folder}")
             refused, remarks = verification.of_commits(folder)
-            for line in refused:
-                terminal.say(
-                    console, f"caution: {line}; ./lab verify-results refuses these results"
-                )
-            for line in remarks:
+            wrong = [f"{line}; ./lab verify-results refuses these results" for line in refused]
+            for line in (*wrong, *remarks):
                 terminal.say(console, f"caution: {line}")
     except ValueError as error:
         raise InputError(str(error)) from None
