@@ -112,10 +112,10 @@ def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
         assert sending.begin(plan, due_s, segmented=udp.segmentation)
         times, ends = [0.0], []
         for _ in range(40):
-            now_s = max(times[-1], sending._it.due_s) + random.uniform(0, late_s)
+            now_s = max(times[-1], sending.due_s) + random.uniform(0, late_s)
             times.append(now_s)
             send_planned(sending, now_s)
-            ends.append(max(now_s, sending._it.due_s))
+            ends.append(max(now_s, sending.due_s))
         was, batches = sending.end()
         connection.outgoing.on_plan_sent(was, batches)
         arrived = []
@@ -155,7 +155,7 @@ def test_each_datagram_goes_with_its_authentication():
             arrived.append(server.receive()[0].copy())
         assert not server.counters
     frames = np.concatenate(arrived)
-    assert len(frames) == sending._it.sent > plan.pacer.quantum
+    assert len(frames) == sending.sent > plan.pacer.quantum
     rows = parties.layout.rows(parties.sent[0])
     assert np.array_equal(frames[:, 16:], rows[: len(frames)])
 
@@ -262,17 +262,17 @@ def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
         due_s = 2e-3 + connection.coalesce_s()
         assert receiving.begin(connection.receive_plan(), due_s)
         came = 0
-        while not receiving.it.over and (not loss or came + 60 < len(rest)):
+        while not receiving.over and (not loss or came + 60 < len(rest)):
             count = int(1e4 * (due_s - 2e-3)) + 1 - came
             other.send(rest[came : came + count])
             receive_planned(receiving, due_s)
             taker.on_datagrams(rest[came : came + count], due_s, waited=True)
             came += count
             wait_s = taker.coalesce_s()
-            assert receiving.it.over == (wait_s == 0)
+            assert receiving.over == (wait_s == 0)
             if wait_s:
-                assert receiving.it.due_s == due_s + wait_s
-            due_s = receiving.it.due_s
+                assert receiving.due_s == due_s + wait_s
+            due_s = receiving.due_s
         connection.on_plan_received(*receiving.end(), waited=True)
     assert came > 200
     assert connection.coalesce_s() == taker.coalesce_s()
@@ -315,7 +315,7 @@ def test_what_calls_for_an_ack_ends_the_rest(case):
     with receiving_at(connection) as (receiving, other):
         other.send(sent)
         receive_planned(receiving, 2.0)
-        assert receiving.it.over == (case != "silence")
+        assert receiving.over == (case != "silence")
         arrivals, now_s = receiving.end()
         connection.on_plan_received(arrivals, now_s, waited=True)
     assert len(arrivals.new) == len(sent)
@@ -346,7 +346,7 @@ def test_what_is_lost_between_is_as_if_the_receiver_had_read_each_batch(repair, 
                 data.read(ours, now_s, waited=True)
             else:
                 receive_planned(data.receiving, now_s)
-                while not data.receiving.it.over:  # the wait goes on, and the next batch comes
+                while not data.receiving.over:  # the wait goes on, and the next batch comes
                     first, now_s = first + 7, now_s + 1e-3
                     theirs.on_datagrams(batch, now_s - 1e-3, waited=True)
                     batch = frames[first : first + 7]
@@ -377,10 +377,10 @@ def test_what_comes_in_another_order_is_left_to_the_connection(case):
         receiving.begin(expected, 0.0)
         other.send(rest[:10])
         receive_planned(receiving, 1.0)
-        assert not receiving.it.over
+        assert not receiving.over
         other.send(later)
         receive_planned(receiving, 2.0)
-        assert receiving.it.over and receiving.it.unplaced
+        assert receiving.over and receiving.unplaced
         assert len(receiving.end()[0].new) == 10
 
 
@@ -395,7 +395,7 @@ def test_send_indices_follow_one_another_around_their_end():
     with receiving_at(connection) as (receiving, other):
         other.send(rest[:40])
         receive_planned(receiving, 2.0)
-        assert not receiving.it.over
+        assert not receiving.over
 
 
 @pytest.mark.parametrize("case", ["transfer", "session", "duplicate", "stranger"])
@@ -419,7 +419,7 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
                 receive_planned(data.receiving, now_s)
                 assert data.worked
                 if case == "stranger":  # who is dropped there, and wakes nobody
-                    assert not data.receiving.it.over
+                    assert not data.receiving.over
                 data.end_plans(connection, now_s)
             else:
                 data.read(connection, now_s, waited=True)
@@ -451,7 +451,7 @@ def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_droppe
         if taken:
             data.begin_plans(connection, now_s)
             receive_planned(data.receiving, now_s)
-            assert data.receiving.it.over == bool(tampered)
+            assert data.receiving.over == bool(tampered)
             data.end_plans(connection, now_s)
         else:
             data.read(connection, now_s, waited=True)
@@ -484,9 +484,9 @@ def test_what_may_not_rest_is_taken_as_it_comes_and_answered_with_its_time(room_
         data, waiter = data_of(udp, coalesce_s=room_s), Waiter()
         now_s, sent = time.monotonic(), 10
         data.begin_plans(connection, now_s)
-        assert data.receiving.it.at_once
+        assert data.receiving.at_once
         waiter.register(data, reading=True, writing=False)
-        while not data.worked or not data.receiving.it.over:
+        while not data.worked or not data.receiving.over:
             other.send(frames[sent : sent + 10])
             sent += 10
             time.sleep(2e-3)

@@ -222,7 +222,9 @@ class Compiled(Protocol):
     address: int
 
 
-class _PlannedSend(ctypes.Structure):
+class PlannedSend(ctypes.Structure):
+    """Carries out one `SendPlan` after another."""
+
     _fields_ = structure(
         (ctypes.c_void_p, "composing sealing plain segmented chunks"),
         (ctypes.c_double, "due_s tokens refilled_s bytes_per_s most_tokens wire_bytes"),
@@ -231,8 +233,47 @@ class _PlannedSend(ctypes.Structure):
         (ctypes.c_int64 * _LOGGED, "sizes"),
     )
 
+    def __init__(
+        self, descriptor: int, plain: int, segmented: int, *, seal: Compiled | None = None
+    ) -> None:
+        """`plain` and `segmented` are a `BatchSender`'s `addresses`."""
+        sealing = None if seal is None else seal.address
+        super().__init__(descriptor=descriptor, plain=plain, sealing=sealing)
+        self._seal = seal  # holds the struct
+        self._segmented = segmented
+        self.address = ctypes.addressof(self)
 
-class _PlannedReceive(ctypes.Structure):
+    def begin(self, plan: SendPlan, due_s: float, *, segmented: bool) -> bool:
+        """Sets the plan, which begins at `due_s`; False where C cannot."""
+        composer, chunks, first, beyond, pacer = plan
+        if not isinstance(composer, CompiledComposer) or pacer.refilled_s is None:
+            return False
+        self._plan = plan
+        self._chunks = np.ascontiguousarray(chunks, dtype=np.int64)
+        self.composing, self.chunks = composer.address, address_of(self._chunks)
+        self.segmented = self._segmented if segmented else None
+        self.due_s, self.tokens, self.refilled_s = due_s, pacer.tokens, pacer.refilled_s
+        self.bytes_per_s, self.wire_bytes = pacer.bytes_per_s, pacer.datagram_bytes
+        self.most_tokens, self.quantum, self.most = pacer.most_tokens, pacer.quantum, pacer.most
+        self.count, self.beyond, self.first = len(chunks), beyond, first
+        self.over = self.sent = self.batches = 0
+        return True
+
+    @property
+    def worked(self) -> bool:
+        return bool(self.batches or self.over)
+
+    def end(self) -> tuple[SendPlan, list[tuple[int, float]]]:
+        """Returns the plan, and the batches that were sent: how many datagrams, and when."""
+        pacer = self._plan.pacer
+        if self.batches:
+            pacer.tokens, pacer.refilled_s = self.tokens, self.refilled_s
+        return self._plan, list(zip(self.sizes[: self.batches], self.at_s, strict=False))
+
+
+class PlannedReceive(ctypes.Structure):
+    """Carries out one `ReceivePlan` after another."""
+
     _fields_ = structure(
         (ctypes.c_void_p, "receiving sealing placing"),
         (ctypes.c_double, "due_s most_s rate since_s last_s"),
@@ -242,56 +283,9 @@ class _PlannedReceive(ctypes.Structure):
         (ctypes.c_double, "at_s"),
     )
 
-
-class PlannedSend:
-    """Carries out one `SendPlan` after another."""
-
-    def __init__(
-        self, descriptor: int, plain: int, segmented: int, *, seal: Compiled | None = None
-    ) -> None:
-        """`plain` and `segmented` are a `BatchSender`'s `addresses`."""
-        self._seal = seal  # holds the struct
-        sealing = None if seal is None else seal.address
-        self._it = _PlannedSend(descriptor=descriptor, plain=plain, sealing=sealing)
-        self._segmented = segmented
-        self.address = ctypes.addressof(self._it)
-
-    def begin(self, plan: SendPlan, due_s: float, *, segmented: bool) -> bool:
-        """Sets the plan, which begins at `due_s`; False where C cannot."""
-        composer, chunks, first, beyond, pacer = plan
-        if not isinstance(composer, CompiledComposer) or pacer.refilled_s is None:
-            return False
-        it = self._it
-        self._plan = plan
-        self._chunks = np.ascontiguousarray(chunks, dtype=np.int64)
-        it.composing, it.chunks = composer.address, address_of(self._chunks)
-        it.segmented = self._segmented if segmented else None
-        it.due_s, it.tokens, it.refilled_s = due_s, pacer.tokens, pacer.refilled_s
-        it.bytes_per_s, it.wire_bytes = pacer.bytes_per_s, pacer.datagram_bytes
-        it.most_tokens, it.quantum, it.most = pacer.most_tokens, pacer.quantum, pacer.most
-        it.count, it.beyond, it.first = len(chunks), beyond, first
-        it.over = it.sent = it.batches = 0
-        return True
-
-    @property
-    def worked(self) -> bool:
-        return bool(self._it.batches or self._it.over)
-
-    def end(self) -> tuple[SendPlan, list[tuple[int, float]]]:
-        """Returns the plan, and the batches that were sent: how many datagrams, and when."""
-        it, pacer = self._it, self._plan.pacer
-        if it.batches:
-            pacer.tokens, pacer.refilled_s = it.tokens, it.refilled_s
-        return self._plan, list(zip(it.sizes[: it.batches], it.at_s, strict=False))
-
-
-class PlannedReceive:
-    """Carries out one `ReceivePlan` after another."""
-
     def __init__(self, descriptor: int, receiving: int, *, seal: Compiled | None = None) -> None:
         """`receiving` is the address of struct receiving."""
-        self._seal = seal  # holds the struct
-        self.it = _PlannedReceive(
+        super().__init__(
             descriptor=descriptor,
             receiving=receiving,
             sealing=None if seal is None else seal.address,
@@ -301,35 +295,36 @@ class PlannedReceive:
             pause_s=Coalescer.pause_s,
             decay=Coalescer.decay,
         )
-        self.address = ctypes.addressof(self.it)
+        self._seal = seal  # holds the struct
+        self.address = ctypes.addressof(self)
 
     def begin(self, plan: ReceivePlan, due_s: float | None) -> bool:
         """Sets the plan; datagrams coalesce until `due_s`, None: not. False where C cannot."""
         placement, coalescer, missing, most_s, silence = plan
         if not isinstance(placement, CompiledPlacement):
             return False
-        it = self.it
         self._placement, self._coalescer = placement, coalescer
         placement.reserve()
-        it.placing = placement.address
-        it.at_once, it.due_s = due_s is None, math.inf if due_s is None else due_s
-        it.most_s, it.missing = most_s, missing
-        it.rate, it.count = coalescer.rate, coalescer.count
-        it.since_s, it.last_s = coalescer.since_s, coalescer.last_s
-        it.silence, it.lost_cost, it.newest = silence.budget, silence.lost_cost, silence.newest
-        it.over = it.valid = it.gained = it.reached = it.unplaced = 0
+        self.placing = placement.address
+        self.at_once, self.due_s = due_s is None, math.inf if due_s is None else due_s
+        self.most_s, self.missing = most_s, missing
+        self.rate, self.count = coalescer.rate, coalescer.count
+        self.since_s, self.last_s = coalescer.since_s, coalescer.last_s
+        self.silence, self.lost_cost = silence.budget, silence.lost_cost
+        self.newest = silence.newest
+        self.over = self.valid = self.gained = self.reached = self.unplaced = 0
         return True
 
     @property
     def worked(self) -> bool:
-        return bool(self.it.valid or self.it.over)
+        return bool(self.valid or self.over)
 
     def end(self) -> tuple[Arrivals, float]:
         """Returns what was received, and when the latest was."""
-        it, coalescer = self.it, self._coalescer
-        coalescer.rate, coalescer.count = it.rate, it.count
-        coalescer.since_s, coalescer.last_s = it.since_s, it.last_s
-        return self._placement.taken(it.valid, it.gained), it.at_s
+        coalescer = self._coalescer
+        coalescer.rate, coalescer.count = self.rate, self.count
+        coalescer.since_s, coalescer.last_s = self.since_s, self.last_s
+        return self._placement.taken(self.valid, self.gained), self.at_s
 
 
 _POLLFD = np.dtype([("fd", "i4"), ("events", "i2"), ("revents", "i2")])  # struct pollfd

@@ -339,7 +339,7 @@ class UdpSocket:
 
     def take_back(self, plan: PlannedReceive) -> None:
         """Makes `receive` return next the batch that a plan has received and not placed."""
-        self._from_plan = plan.it.received
+        self._from_plan = plan.received
 
     @property
     def counters(self) -> Counter[str]:
@@ -496,15 +496,14 @@ class UdpData(DataChannel):
         if receiving is None or not receiving.worked:
             return
         arrivals, at_s = receiving.end()
-        it = receiving.it
         if len(arrivals.stamps):
-            connection.on_plan_received(arrivals, at_s, waited=not it.at_once)
-        self.unread_until_s = -math.inf if it.over or it.at_once else it.due_s
-        self._drained = it.drained
-        if it.unplaced:
+            connection.on_plan_received(arrivals, at_s, waited=not receiving.at_once)
+        self.unread_until_s = -math.inf if receiving.over or receiving.at_once else receiving.due_s
+        self._drained = receiving.drained
+        if receiving.unplaced:
             self.udp.take_back(receiving)
-            self._receive(connection, now_s, waited=not it.at_once)
-        elif it.over and it.drained and it.valid:
+            self._receive(connection, now_s, waited=not receiving.at_once)
+        elif receiving.over and receiving.drained and receiving.valid:
             self._coalesce(connection, now_s)
 
     def due_s(self, connection_due_s: float) -> float:
