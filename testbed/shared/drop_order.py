@@ -1,6 +1,6 @@
 """The controller's order to a sender to leave datagrams out: memory that both processes map.
 
-Each word has one writer: the controller that of the share, the sender those of the counts.
+The controller writes the share that is to vanish, the sender the counts: each word has one writer.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class DropOrder:
         return cls(path)
 
     def set(self, share: float) -> None:
+        """Let this share vanish from now on; 0 for none."""
         self._share[0] = share
 
     @property

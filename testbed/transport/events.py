@@ -17,15 +17,12 @@ class TransferReport:
         chunks_received: how many arrived before the receiver stopped; None where STOP did not tell.
         received: which chunks arrived, shape (chunk_count,); None at a sender that was not told.
         passes: sweeps over the missing chunks; None where the protocol has no passes.
-        chunks_sent: datagrams handed to the network, repetitions included; over kernel TCP the
-            payload's chunks; 0 for a receiver.
+        chunks_sent: datagrams handed to the network, repetitions included; of TCP the chunks.
         chunks_left_out: datagrams that vanished on purpose; see `EndpointConfig.leave_out`.
         bytes_sent, bytes_received: data on the wire, with the headers of all layers.
-        control_bytes: wire bytes of this side's control messages; for kernel TCP also of its pure
-            acknowledgements.
+        control_bytes: wire bytes of this side's control messages; of TCP also its pure ACKs.
         duplicates: valid datagrams whose chunk had arrived before.
-        retransmitted_bytes: the part of bytes_sent that had been sent before; over kernel TCP
-            without headers.
+        retransmitted_bytes: the part of bytes_sent that had been sent before; of TCP, no headers.
         began_s: when `send` was called, or the first datagram arrived, by time.monotonic().
         ended_s: at the receiver, when it had enough; at the sender, when STOP arrived.
         ignored: datagrams that were dropped during the transfer, by reason.

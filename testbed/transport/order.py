@@ -46,12 +46,10 @@ class Arranger:
     `permutation` has each chunk's number once, in the order of sending.
 
     Attributes:
-        energy_levels: the energy of each chunk, shape (chunk_count,), in the bytes of
-            `chunk_energy`; None where the receiver is not told.
+        energy_levels: of each chunk, as `chunk_energy` has it; None: the receiver is not told.
         needed: so many chunks, the first in the order, are probably all that the receiver needs.
-        urgent: chunks that a repair may send again before they are known to be lost, shape
-            (chunk_count,).
-        protected: chunks that switches are to drop last, shape (chunk_count,); or None.
+        urgent: which chunks a repair may send again before they are known to be lost.
+        protected: which chunks switches are to drop last; or None.
     """
 
     def __init__(
@@ -97,8 +95,7 @@ class ChunkOrder(ABC):
 
 _BLOCK = 1024  # chunks whose absolute values are made at a time: they stay in a cache
 
-# Chunks that hold so many times the floor are urgent: any part of them that holds the floor ends a
-# late transfer.
+# Chunks that hold so many times the floor are urgent: parts that hold it end a late transfer.
 _URGENT_FLOORS = 3
 
 Per = Literal["payload", "tensor"]
@@ -116,8 +113,8 @@ class InOrder(ChunkOrder):
 class Shuffled(ChunkOrder):
     """Random order: every chunk is equally likely to be lost, which unbiased filling needs.
 
-    A new permutation in each transfer, the same for all its peers. Without a seed in the
-    configuration each host has its own, so that workers do not lose the same part of a gather.
+    Each transfer has a permutation of its own, for all its peers. Each host has a seed of its own
+    if none is set, so that workers do not lose the same part of a gather.
 
     Args:
         seed: the permutations' seed; a whole number, 0 or more.
@@ -237,10 +234,7 @@ ORDERS: Registry[ChunkOrder] = Registry(
 
 
 class Marks(ABC):
-    """Gives each chunk one of two classes, which datagrams carry in the IP header (`shared.dscp`).
-
-    It has no state; one object serves all transfers.
-    """
+    """Gives chunks one of two classes, for the IP header (`shared.dscp`); it has no state."""
 
     @abstractmethod
     def protected(self, context: OrderContext) -> NDArray[np.bool_]:

@@ -261,11 +261,8 @@ class Receiver:
         )
 
 
-# A plan of fewer datagrams saves nothing, nor one of fewer than gather at a time: the receiver is
-# called as often, and asked before each wait in addition.
-_LEAST_PLANNED = 4
-# ENERGY that comes later than so after the first datagram is probably lost. It has a byte for each
-# chunk; so it may come at 8 Mbit/s.
+_LEAST_PLANNED = 4  # a plan of fewer datagrams, or of fewer than gather at a time, saves nothing
+# ENERGY that comes later than so after the first datagram is probably lost; it may come at 8 Mbit/s
 _ENERGY_LATE_S = 2e-3
 _ENERGY_LATE_S_PER_CHUNK = 1e-6
 

@@ -26,13 +26,11 @@ class Progress:
     """The information that a stop rule may use, and must not modify; it changes with the transfer.
 
     Attributes:
-        received: which chunks have arrived, shape (chunk_count,).
-        received_count: how many of them.
+        received, received_count: which chunks have arrived, shape (chunk_count,), and how many.
         now_s: the present time.
         first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; or None.
         probes: how many passes the sender has ended; without passes, how many PROBEs arrived.
-        energy_levels: the energy of each chunk, shape (chunk_count,), in the bytes of
-            `chunk_energy`; None while the sender has not sent it.
+        energy_levels: of each chunk, shape (chunk_count,), as `chunk_energy` has it; or None.
         first_sign_s: when the first chunk or `energy_levels` arrived, but not before this side
             asked for the transfer; None before both.
         recent: of the latest transfers from this peer, the oldest first, the seconds from the first
@@ -363,10 +361,10 @@ class EarlyClose(Fixed):
     """A fraction and a deadline: "LTP-style" Early Close.
 
     Until the deadline LTP's receiver (arXiv 2305.04279) waits for everything, afterwards for a
-    fraction. How LTP adapts these limits is not known to us. With `patience` they follow the latest
-    16 transfers of each peer that are alike: the cut-off is `patience` times what all chunks need
-    at the pace that a quarter of these reached, and a round trip; the fraction is what these would
-    have lacked then in the mean, had their chunks come evenly.
+    fraction. How LTP adapts these limits is not known to us. With `patience` they follow a peer's
+    latest 16 transfers of like size: the cut-off is `patience` times what all chunks need at the
+    pace that a quarter of these reached, and a round trip; the fraction is what these would have
+    lacked then in the mean, had their chunks come evenly.
 
     Args:
         tolerance: the fraction of chunks that may be missing after the deadline.
@@ -454,8 +452,8 @@ class EarlyCloseRule(StopRule):
 class QuickLossOnly(Fixed):
     """Repairs losses that are found quickly, gives up others within a bound: "APNet'19-style".
 
-    Losses that only a long wait would reveal are given up (Xia et al., APNet 2019): the sender has
-    nothing else to send and asks, or no new chunk has come for a while.
+    It gives up what only a long wait would reveal (Xia et al., APNet 2019): the sender has nothing
+    else to send and asks, or no new chunk has come for a while.
 
     Args:
         tolerance: the bound, as the fraction of chunks that may be missing.
@@ -503,14 +501,12 @@ class TimeBound(NamedPolicy):
 
     The hard bound, t_B, is the 95th percentile of 20 reliable runs at start-up, here of each peer's
     first transfers. Once all has been sent, as a PROBE says, the receiver waits only for a fraction
-    of t_C, here a constant one of the mean of the latest 16 transfers. Both count from the first
-    sign of a transfer.
+    of t_C, here the mean of the latest 16 transfers. Both count from a transfer's first sign.
 
     Args:
         warm_up: so many transfers from each peer are complete; their times set the bound.
         quantile: the bound is this quantile of them, by nearest rank; above 0, up to 1.
-        wait: once all has been sent, the receiver waits for this part of the time that recent
-            transfers took in the mean; above 0, up to 1.
+        wait: the part of the mean for which the receiver waits at the end; above 0, up to 1.
     """
 
     name = "time-bound"

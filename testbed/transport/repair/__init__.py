@@ -1,7 +1,6 @@
-"""Repairs: how is what was lost sent again?
+"""Repairs: how is what was lost sent again? `base.py` has the interface.
 
-`base.py` has the interface. To add one: a file here and a line in `REPAIRS`; or a file of your
-own, `repair: ./mine.py`, which imports the transport alone.
+To add one: a file here and a line in `REPAIRS`; or a file of your own, `repair: ./mine.py`.
 """
 
 from testbed.shared.registry import Registry

@@ -1,8 +1,6 @@
-"""The interface of repairs: how sender and receiver get lost chunks sent again.
+"""The interface of repairs: which chunks go next, and when the receiver says what arrived.
 
-The sender's half decides which chunks go next and reads the receiver's messages, the receiver's
-half when to send one. Neither knows sockets, clocks, rates or the stop rule. One that acknowledges
-while data flows finds most in `SelectiveSender` and `AcknowledgingReceiver`.
+A repair that acknowledges while data flows finds most in `selective`.
 """
 
 from abc import ABC, abstractmethod
