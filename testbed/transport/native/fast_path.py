@@ -7,6 +7,7 @@ import os
 import select
 import struct
 import time
+from collections import Counter
 from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -161,17 +162,13 @@ class CompiledPlacement(Placement):
         _describe(self._it, self)
         self.address = ctypes.addressof(self._it)  # of its struct placing
         self._take = LIBRARY.place
-        self._stamps = np.empty(0, dtype=np.uint32)
-        self._chunks = np.empty(0, dtype=np.int64)
-        self._set_rows(self.rows)
-
-    def _set_rows(self, rows: NDArray[np.uint8]) -> None:
-        assert rows.flags.c_contiguous
-        self._it.rows, self._it.rows_room = address_of(rows), rows.nbytes
+        self._make_room(0)
+        self.move(self.rows)
 
     def move(self, rows: NDArray[np.uint8]) -> None:
+        assert rows.flags.c_contiguous
         super().move(rows)
-        self._set_rows(rows)
+        self._it.rows, self._it.rows_room = address_of(rows), rows.nbytes
 
     def _make_room(self, count: int) -> None:
         self._stamps = np.empty(count, dtype=np.uint32)
@@ -197,19 +194,12 @@ class CompiledPlacement(Placement):
 
     def taken(self, valid: int, gained: int) -> Arrivals:
         """Returns what C has taken: so many valid datagrams, with so many new chunks."""
-        new = self._chunks[:gained].copy()
         if self._it.ignored:
-            self._count()
+            ignored = Counter(dict(zip(_FAULTS, self._it.faults, strict=True)))
+            ignored["duplicate"] = self._it.ignored - ignored.total()
+            self.ignored += ignored
         self.received_count += gained
-        return Arrivals(self._stamps[:valid].copy(), new)
-
-    def _count(self) -> None:
-        faults = list(self._it.faults)
-        for reason, number in zip(_FAULTS, faults, strict=True):
-            if number:
-                self.ignored[reason] += number
-        if duplicates := self._it.ignored - sum(faults):
-            self.ignored["duplicate"] += duplicates
+        return Arrivals(self._stamps[:valid].copy(), self._chunks[:gained].copy())
 
 
 _COMPILED = FastPath(CompiledComposer, CompiledPlacement, compiled=True)

@@ -171,7 +171,7 @@ class SendQueue:
 
     def __init__(self, chunks: Chunks, *, lost_first: bool, at_first: int | None = None) -> None:
         """`chunks` wait, in this order. With `lost_first`, lost chunks go first, else last."""
-        self._all = chunks
+        self.all = chunks
         self._fresh, self.kept = chunks[:at_first], chunks[len(chunks[:at_first]) :]
         self._lost = chunks[:0]
         self._lost_first = lost_first
@@ -207,7 +207,7 @@ class SendQueue:
 
     def take(self, chunks: Chunks) -> None:
         """Removes these, wherever they wait."""
-        taken = np.zeros(len(self._all), dtype=np.bool_)
+        taken = np.zeros(len(self.all), dtype=np.bool_)
         taken[chunks] = True
         self._set(*(part[~taken[part]] for part in (self._lost, self._fresh, self.kept)))
 
@@ -219,9 +219,6 @@ class SendQueue:
         """Removes lost chunks that have arrived after all, those where the mask is True."""
         if len(self._lost):
             self._set(self._lost[~arrived[self._lost]], self._fresh, self.kept)
-
-    def restart(self) -> None:
-        self._set(self._all[:0], self._all, self._all[:0])
 
 
 # Send indices are unambiguous while the newest is less than half the modulus ahead of what the
@@ -447,7 +444,7 @@ class SelectiveSender(SenderRepair):
         """Sends all again: the ACKs name all chunks, yet no STOP has come."""
         self.scoreboard.arrived[:] = False
         self._missing = len(self.scoreboard.arrived)
-        self._due.restart()
+        self._due = SendQueue(self._due.all, lost_first=self.lost_first)
 
     def _round_trip_s(self, ack: Ack, now_s: float) -> float | None:
         """Returns the ACK's sample of the round trip, and adds it to the estimates."""
