@@ -155,16 +155,10 @@ class NamedPolicy(TolerancePolicy):
         options = []
         for key in defaults:
             value = getattr(self, "fraction" if key == "tolerance" else key)
-            if value in (None, ()) or (key in self.newer and value == defaults[key].default):
+            if value in (None, "") or (key in self.newer and value == defaults[key].default):
                 continue
-            options.append(f"{key}={_text(value)}")
+            options.append(f"{key}={value}")
         return f"{self.name}:{','.join(options)}"
-
-
-def _text(value: float | tuple[str | tuple[str, float], ...]) -> str:
-    if not isinstance(value, tuple):
-        return repr(value)
-    return ";".join(part if isinstance(part, str) else f"{part[0]}@{part[1]!r}" for part in value)
 
 
 @dataclass(frozen=True, init=False)
@@ -210,7 +204,7 @@ class Phased(NamedPolicy):
         return self.low if critical else self.high
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class PerLayer(NamedPolicy):
     """Each tensor has a bound on the share of its elements that may be missing: "PLOT-style".
 
@@ -227,27 +221,24 @@ class PerLayer(NamedPolicy):
 
     name = "per-layer"
     default: float
-    first: float | None
-    last: float | None
-    tensors: tuple[tuple[str, float], ...]
+    first: float | None = None
+    last: float | None = None
+    tensors: str | Mapping[str, float] = ""
 
-    def __init__(
-        self,
-        default: float,
-        first: float | None = None,
-        last: float | None = None,
-        tensors: str | Mapping[str, float] = "",
-    ) -> None:
-        for option, bound in (("default", default), ("first", first), ("last", last)):
-            if bound is not None:
+    def __post_init__(self) -> None:
+        for option in ("default", "first", "last"):
+            if (bound := getattr(self, option)) is not None:
                 check_tolerance(bound, option)
-                bound = float(bound)
-            vars(self)[option] = bound
-        vars(self).update(tensors=_parse_tensors(tensors))
+                vars(self)[option] = float(bound)
+        vars(self).update(tensors=";".join(f"{glob}@{bound}" for glob, bound in self._by_name))
+
+    @functools.cached_property
+    def _by_name(self) -> list[tuple[str, float]]:
+        return _parse_tensors(self.tensors)
 
     def tolerance(self, critical: bool) -> float:
         exceptions = [bound for bound in (self.first, self.last) if bound is not None]
-        return max(self.default, *exceptions, *(bound for _, bound in self.tensors), 0.0)
+        return max(self.default, *exceptions, *(bound for _, bound in self._by_name), 0.0)
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: TensorBounds(layout=layout, bounds=self.bounds(layout))
@@ -255,7 +246,7 @@ class PerLayer(NamedPolicy):
     def bounds(self, layout: PayloadLayout) -> list[float]:
         """Returns the bound of each tensor; ValueError where an exception matches none."""
         exceptions: list[list[float]] = [[] for _ in layout.tensors]
-        for glob, bound in self.tensors:
+        for glob, bound in self._by_name:
             for index in _matching(layout, glob, "tensors"):
                 exceptions[index].append(bound)
         # `features.0.weight` and `features.0.bias` belong to the layer `features.0`.
@@ -336,7 +327,7 @@ def _matching(layout: PayloadLayout, glob: str, option: str) -> list[int]:
     return numbers
 
 
-def _parse_tensors(tensors: str | Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+def _parse_tensors(tensors: str | Mapping[str, float]) -> list[tuple[str, float]]:
     if isinstance(tensors, Mapping):
         pairs = list(tensors.items())
     elif isinstance(tensors, str):
@@ -345,7 +336,7 @@ def _parse_tensors(tensors: str | Mapping[str, float]) -> tuple[tuple[str, float
         raise ValueError(f"tensors is {tensors!r}; valid: GLOB@TOLERANCE, joined by ;")
     for glob, bound in pairs:
         check_tolerance(bound, f"tensors: {glob}")
-    return tuple((_checked(glob, "tensors"), float(bound)) for glob, bound in pairs)
+    return [(_checked(glob, "tensors"), float(bound)) for glob, bound in pairs]
 
 
 def _parse_bound(text: str) -> tuple[str, float]:
@@ -375,15 +366,11 @@ class EarlyClose(Fixed):
 
     name = "early-close"
     deadline_s: float
-    must: tuple[str, ...]
+    must: str
     patience: float | None
 
     def __init__(
-        self,
-        tolerance: float,
-        deadline_s: float,
-        must: str = "",
-        patience: float | None = None,
+        self, tolerance: float, deadline_s: float, must: str = "", patience: float | None = None
     ) -> None:
         super().__init__(tolerance)
         check_number("deadline_s", deadline_s, above=0)
@@ -392,8 +379,8 @@ class EarlyClose(Fixed):
             patience = float(patience)
         if not isinstance(must, str):
             raise ValueError(f"must is {must!r}; valid: names or globs, joined by ;")
-        globs = tuple(_checked(part, "must") for part in must.split(";") if part)
-        vars(self).update(deadline_s=float(deadline_s), must=globs, patience=patience)
+        must = ";".join(_checked(part, "must") for part in must.split(";") if part)
+        vars(self).update(deadline_s=float(deadline_s), must=must, patience=patience)
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         return lambda layout: EarlyCloseRule(layout=layout, policy=self)
@@ -406,7 +393,8 @@ class EarlyCloseRule(StopRule):
         self._chunk_count = layout.chunk_count
         self._policy = policy
         self._limits: tuple[float, int] | None = None
-        named = [i for glob in policy.must for i in _matching(layout, glob, "must")]
+        globs = policy.must.split(";") if policy.must else []
+        named = [i for glob in globs for i in _matching(layout, glob, "must")]
         pieces = layout.pieces
         self._must = np.unique(pieces.chunk[np.isin(pieces.tensor, named)])
 
