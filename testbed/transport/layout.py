@@ -1,7 +1,7 @@
 """The payload layout: where each tensor's elements lie, and how the payload is cut into chunks."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -30,7 +30,7 @@ class Pieces(NamedTuple):
     elements: NDArray[np.int64]  # how many elements each part has, at least 1, shape (piece_count,)
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class PayloadLayout:
     """Float32 tensors, one after the other, cut into at most MAX_CHUNKS chunks; else ValueError.
 
@@ -42,14 +42,12 @@ class PayloadLayout:
     `chunk_bytes` is a multiple of 4. ValueError where they cannot be.
     """
 
-    tensors: tuple[tuple[str, int], ...]
+    tensors: Sequence[tuple[str, int]]
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
 
-    def __init__(
-        self, tensors: Iterable[tuple[str, int]], chunk_bytes: int = DEFAULT_CHUNK_BYTES
-    ) -> None:
-        check_chunk_bytes(chunk_bytes)
-        entries = tuple((str(name), int(count)) for name, count in tensors)
+    def __post_init__(self) -> None:
+        check_chunk_bytes(self.chunk_bytes)
+        entries = tuple((str(name), int(count)) for name, count in self.tensors)
         for name, count in entries:
             if count < 0:
                 raise ValueError(f"tensor {name!r} has {count} elements; valid: 0 or more")
@@ -60,11 +58,10 @@ class PayloadLayout:
         if not sum(count for _, count in entries):
             raise ValueError("the payload is empty; it needs at least one element")
         object.__setattr__(self, "tensors", entries)
-        object.__setattr__(self, "chunk_bytes", chunk_bytes)
         if self.chunk_count > MAX_CHUNKS:
             raise ValueError(
-                f"chunk_bytes is {chunk_bytes}, which makes {self.chunk_count} chunks; valid: at "
-                f"most {MAX_CHUNKS}, since STOP has a bit for each, so larger chunks"
+                f"chunk_bytes is {self.chunk_bytes}, which makes {self.chunk_count} chunks; "
+                f"valid: at most {MAX_CHUNKS}, since STOP has a bit for each, so larger chunks"
             )
 
     @cached_property
