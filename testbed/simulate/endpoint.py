@@ -17,7 +17,7 @@ from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.errors import PeerLost
 from testbed.transport.events import Announced, Event, PeerGone, TransferDone, TransferReport
 from testbed.transport.fast_path import FastPath
-from testbed.transport.joining import SERVER, Admission, Newcomer
+from testbed.transport.joining import SERVER
 from testbed.transport.layout import ELEMENT_BYTES, PayloadLayout
 from testbed.transport.messages import Hello, Welcome
 from testbed.transport.native.fast_path import FAST_PATH
@@ -37,82 +37,9 @@ Mask = NDArray[np.bool_]
 _PORT = 47000
 
 
-class Cluster:
-    """A server and workers, each pair joined by two ways."""
-
-    def __init__(
-        self,
-        simulation: Simulation,
-        ways: Mapping[str, tuple[Way, Way]],
-        *,
-        settings: Callable[[str], ConnectionSettings],
-        path: Callable[[str], SendingPath],
-        terms: str = "",
-        make_peer: Callable[[str, Connection, Way], Peer],
-    ) -> None:
-        """`ways`: worker -> its way to the server, and back; the callables are given a side."""
-        self.simulation = simulation
-        self.servers: dict[str, Peer] = {}  # the server's side of each worker's latest connection
-        self.workers: dict[str, Peer] = {}  # each worker's own side
-        self._ways = dict(ways)
-        self._settings = settings
-        self._path = path
-        self._terms = terms
-        self._make_peer = make_peer
-        self._started = False
-        self._admission = Admission(
-            addresses={name: name for name in ways}, layout=settings(SERVER).layout, terms=terms
-        )
-
-    def join(self, name: str) -> Peer:
-        settings, now_s = self._settings(name), self.simulation.now_s
-        hello = Hello(
-            session=settings.session,
-            name=name,
-            data_port=_PORT,
-            terms=self._terms,
-            layout=settings.layout.encode(),
-        )
-        connection = Connection(
-            peer=SERVER, settings=settings, path=self._path(name), now_s=now_s, hello=hello
-        )
-        there, _ = self._ways[name]
-        peer = self.workers[name] = self._make_peer(name, connection, there)
-        data = connection.control()
-        there.send_control(self.simulation, lambda: self._newcomer(peer, data))
-        return peer
-
-    def _newcomer(self, worker: Peer, data: bytes) -> None:
-        """Read a HELLO at the server; the worker's former connection makes room."""
-        settings, now_s = self._settings(SERVER), self.simulation.now_s
-        hello = Newcomer(settings.session, now_s).feed(data)
-        assert hello is not None  # it is small enough to come in one piece
-        self._admission.judge(hello, hello.name)
-        former = self.servers.get(hello.name)
-        if former is not None:
-            former.cut("it has joined again")
-        connection = Connection(
-            peer=hello.name,
-            settings=settings,
-            path=self._path(SERVER),
-            now_s=now_s,
-            welcome=Welcome(session=settings.session, data_port=_PORT),
-        )
-        _, back = self._ways[hello.name]
-        peer = self.servers[hello.name] = self._make_peer(SERVER, connection, back)
-        link_up(peer, worker)
-        self._start(now_s)
-
-    def _start(self, now_s: float) -> None:
-        present = [peer for peer in self.servers.values() if peer.connection.lost is None]
-        self._started = self._started or len(present) == len(self._ways)
-        for peer in present if self._started else []:
-            if peer.connection.state is ConnectionState.WAITING:
-                peer.connection.start(now_s)
-                peer.work()
-
-
 class World:
+    """The endpoints of a server and its workers, each pair joined by two ways."""
+
     def __init__(
         self,
         simulation: Simulation,
@@ -137,7 +64,8 @@ class World:
         self._endpoints: dict[str, Endpoint] = {}
         self._settings: dict[str, ConnectionSettings] = {}
         self._opened: list[Signal] = []
-        self.cluster: Cluster | None = None
+        self.servers: dict[str, Peer] = {}  # the server's side of each worker's latest connection
+        self._started = False
 
     def open_endpoint(self, config: EndpointConfig, _: DataSockets | None = None) -> "Endpoint":
         return Endpoint(self, config)
@@ -147,21 +75,45 @@ class World:
         self._endpoints[name] = endpoint
         self._settings[name] = _settings(config, self._fast_path)
         if name == SERVER:
-            self.cluster = Cluster(
-                self.simulation,
-                self._ways,
-                settings=self._settings.__getitem__,
-                path=self._path,
-                terms=config.terms,
-                make_peer=self._make_peer,
-            )
             for signal in self._opened:
                 signal.notify()
             return
         self._opened.append(endpoint.signal)
-        endpoint.signal.wait_until(lambda: self.cluster is not None)
-        assert self.cluster is not None
-        self.cluster.join(name)
+        endpoint.signal.wait_until(lambda: SERVER in self._settings)
+        self.connect(name)
+
+    def connect(self, name: str) -> Peer:
+        """Make a worker's side of a connection, and the server's once its HELLO is there."""
+        settings = self._settings[name]
+        session, layout = settings.session, settings.layout.encode()
+        hello = Hello(session=session, name=name, data_port=_PORT, layout=layout)
+        there, back = self._ways[name]
+        worker = self._new_peer(name, SERVER, there, hello=hello)
+        worker.connection.control()  # the HELLO
+
+        def arrive() -> None:
+            if name in self.servers:
+                self.servers[name].cut("it has joined again")
+            welcome = Welcome(session=session, data_port=_PORT)
+            server = self.servers[name] = self._new_peer(SERVER, name, back, welcome=welcome)
+            link_up(server, worker)
+            self._start()
+
+        there.send_control(self.simulation, arrive)
+        return worker
+
+    def _new_peer(self, side: str, other: str, way: Way, **first: Any) -> Peer:
+        settings, path, now_s = self._settings[side], self._path(side), self.simulation.now_s
+        connection = Connection(peer=other, settings=settings, path=path, now_s=now_s, **first)
+        return self._make_peer(side, connection, way)
+
+    def _start(self) -> None:
+        present = [peer for peer in self.servers.values() if peer.connection.lost is None]
+        self._started = self._started or len(present) == len(self._ways)
+        for peer in present if self._started else []:
+            if peer.connection.state is ConnectionState.WAITING:
+                peer.connection.start(self.simulation.now_s)
+                peer.work()
 
     def _path(self, side: str) -> SendingPath:
         config = self._endpoints[side].config

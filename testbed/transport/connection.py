@@ -29,13 +29,7 @@ from testbed.transport.messages import (
 from testbed.transport.receiver import Incoming
 from testbed.transport.sender import Outgoing
 from testbed.transport.sending_path import SendingPath
-from testbed.transport.settings import (
-    BOTH_HOLD,
-    NO_DOUBT,
-    SILENT,
-    ConnectionSettings,
-    Timeout,
-)
+from testbed.transport.settings import BOTH_HOLD, NO_DOUBT, SILENT, ConnectionSettings, Timeout
 from testbed.transport.tolerance import StopRule
 
 

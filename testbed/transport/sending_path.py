@@ -5,13 +5,7 @@ import math
 from testbed.shared import own_code
 from testbed.transport.congestion.base import CongestionControl
 from testbed.transport.fast_path import defines
-from testbed.transport.pacing import (
-    MAX_BATCH,
-    QUANTUM_S,
-    SEGMENTED_SENDS,
-    SHORT_QUANTUM_S,
-    Pacer,
-)
+from testbed.transport.pacing import MAX_BATCH, QUANTUM_S, SEGMENTED_SENDS, SHORT_QUANTUM_S, Pacer
 from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair.base import SenderRepair
 from testbed.transport.wire import MAX_DATAGRAM_BYTES, new_frames, wire_bytes

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.simulate.endpoint import Cluster
+from testbed.simulate.endpoint import World
 from testbed.simulate.engine import Simulation
 from testbed.simulate.peer import Way
+from testbed.simulate.tasks import Tasks
 from testbed.transport import SendingPath
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.connection import ConnectionState
 from testbed.transport.events import PeerGone, Started, TransferDone
-from testbed.transport.joining import HELLO_WITHIN_S, Newcomer
+from testbed.transport.joining import HELLO_WITHIN_S, SERVER, Newcomer
 from testbed.transport.messages import Hello
 from testbed.transport.order import ORDERS
 from testbed.transport.repair import REPAIRS
@@ -46,21 +47,21 @@ def started(peer):
 
 def test_workers_may_begin_once_all_have_joined_however_long_the_last_one_takes():
     cluster = cluster_of("a", "b")
-    early = cluster.join("a")
+    early = cluster.connect("a")
     cluster.simulation.run(until_s=50 * TIMEOUT_S)
     assert early.connection.state is ConnectionState.WAITING
     assert not started(early)
-    late = cluster.join("b")
+    late = cluster.connect("b")
     cluster.simulation.run()
     assert started(early) and started(late)
 
 
 def test_a_worker_that_the_server_believes_alive_may_join_again():
     cluster = cluster_of("a")
-    cluster.join("a")
+    cluster.connect("a")
     cluster.simulation.run()
     former = cluster.servers["a"]
-    again = cluster.join("a")
+    again = cluster.connect("a")
     cluster.simulation.run()
     assert former.connection.lost == "it has joined again"
     assert started(again)
@@ -69,12 +70,12 @@ def test_a_worker_that_the_server_believes_alive_may_join_again():
 def test_a_worker_that_joins_again_goes_on_with_the_next_transfer():
     cluster = cluster_of("a")
     layout = layout_of(40)
-    cluster.join("a")
+    cluster.connect("a")
     cluster.simulation.run()
     cluster.workers["a"].connection.post_send(0, random_payload(layout), 0.0)
     cluster.workers.pop("a").cut("the connection was closed")
     cluster.simulation.run()
-    cluster.join("a")
+    cluster.connect("a")
     cluster.simulation.run()
     now_s, into, payload = cluster.simulation.now_s, layout.new_buffer(), random_payload(layout, 2)
     rule = FractionRule(chunk_count=40, tolerance=0.0)
@@ -91,6 +92,27 @@ def test_a_worker_that_joins_again_goes_on_with_the_next_transfer():
 TIMEOUT_S = 5.0
 
 
+class Cluster(World):
+    """Workers that may join again, and both sides of the latest connection of each."""
+
+    def __init__(self, simulation, ways, settings, congestion):
+        super().__init__(simulation, Tasks(simulation), ways, {})
+        self.workers = {}
+        self._settings = dict.fromkeys([SERVER, *ways], settings)
+        self._congestion = congestion
+
+    def connect(self, name):
+        worker = self.workers[name] = super().connect(name)
+        return worker
+
+    def _path(self, side):
+        control = CONGESTION_CONTROLS.create(self._congestion, rate_bps=10e6, datagram_bytes=74)
+        return SendingPath(congestion=control, chunk_bytes=16)
+
+    def _make_peer(self, side, connection, way):
+        return BusyPeer(self.simulation, connection, way)
+
+
 def cluster_of(
     *names, layout=None, repair="passes", order="in-order", congestion="fixed", **changes
 ):
@@ -104,22 +126,11 @@ def cluster_of(
         peer_timeout_s=TIMEOUT_S,
     )
 
-    def path(side):
-        control = CONGESTION_CONTROLS.create(congestion, rate_bps=10e6, datagram_bytes=74)
-        return SendingPath(congestion=control, chunk_bytes=16)
-
     def way():
         link = DoublingLink(simulation, **{"rate_bps": math.inf, "delay_s": 0.002, **changes})
         return Way([link])
 
-    ways = {name: (way(), way()) for name in names}
-    return Cluster(
-        simulation,
-        ways,
-        settings=lambda side: settings,
-        path=path,
-        make_peer=lambda side, connection, way: BusyPeer(simulation, connection, way),
-    )
+    return Cluster(simulation, {name: (way(), way()) for name in names}, settings, congestion)
 
 
 harm = st.floats(0.0, 0.6)
@@ -183,7 +194,7 @@ def run_schedule(schedule):
         frame[random.choice([0, 1, 2, 3, 8, 9, 10, 12, 13])] ^= 1 << random.integers(8)
         return frame
 
-    worker = cluster.join("a")
+    worker = cluster.connect("a")
     worker.fate = flip
     simulation.run(until_s=0.1, limit=10_000)
     server = cluster.servers["a"]
