@@ -50,11 +50,9 @@ class World:
         contents: bool = True,
         ahead: bool = True,
     ) -> None:
-        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface.
-
-        Without `contents` datagrams are headers alone, and no buffer is read or written. Without
-        `ahead` each batch and each arrival is an event of its own, which changes nothing else.
-        """
+        """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface."""
+        # Without `contents` datagrams are headers alone, and no buffer is read or written. Without
+        # `ahead` each batch and each arrival is an event of its own, which changes nothing else.
         self._ahead = ahead
         self.simulation = simulation
         self.tasks = tasks
@@ -142,11 +140,7 @@ class World:
 
 
 class Compressed:
-    """The stream of one transfer over kernel TCP whose payload is compressed.
-
-    It is a frame's head and the block of a compression, as with `testbed.transport.net.tcp`, in
-    segments of a chunk.
-    """
+    """A compressed payload's stream, as `net.tcp` has it: a frame's head and a block, in chunks."""
 
     def __init__(self, compression: Compression, whole: PayloadLayout) -> None:
         self._compression, self._whole = compression, whole

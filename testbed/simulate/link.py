@@ -26,10 +26,8 @@ Queued = tuple[Flags | None, Floats]
 # Of so many datagrams that arrive one after another: which are kept, shape (count,).
 Filter = Callable[[int], Flags]
 
-# Up to so many datagrams, a loop is faster than arrays.
-_FEW = 12
-# Where the queue overflows a loop decides, in blocks of so many.
-_BLOCK = 1024
+_FEW = 12  # datagrams, up to which a loop is faster than arrays
+_BLOCK = 1024  # where the queue overflows a loop decides, in blocks of so many
 # Lengths follow from times, which are rounded; a datagram that fits to the byte must fit.
 _ROUNDING_BYTES = 0.01
 

@@ -40,7 +40,6 @@ class ConnectionState(Enum):
     LOST = auto()  # closed, broken or given up
 
 
-# What a receiver says to its sender.
 _ANSWERS = frozenset(
     {
         MessageType.BITMAP,
@@ -50,14 +49,10 @@ _ANSWERS = frozenset(
         MessageType.HOLD,
     }
 )
-# What a server says to its workers.
 _FROM_SERVERS = frozenset(
     {MessageType.WELCOME, MessageType.REFUSED, MessageType.READY, MessageType.ANNOUNCE}
 )
-
-
-# A side that waits asks so many times within the peer's timeout whether the peer lives.
-_PINGS = 4
+_PINGS = 4  # so often in its timeout a peer that lets this side wait is asked whether it lives
 
 
 class Liveness:
@@ -220,7 +215,6 @@ class Connection:
 
     @property
     def awaited_bytes(self) -> int:
-        """The next control message lacks so many bytes, as far as is known."""
         return self._parser.missing_bytes
 
     def on_control_closed(self, reason: str) -> None:
@@ -256,7 +250,6 @@ class Connection:
         self._events.append(Joined(welcome.data_port, welcome.key))
 
     def on_deadline(self, now_s: float) -> None:
-        """Does what is due; may be called at any time."""
         if self.lost is not None:
             return
         self._on_activity(now_s)
@@ -329,7 +322,6 @@ class Connection:
         return data
 
     def events(self) -> list[Event]:
-        """Returns the events since the last call, in order."""
         events = self._events.copy()
         self._events.clear()
         return events

@@ -21,8 +21,7 @@ _Piece = tuple[int, bytes, int]  # of the stream: its place, its bytes, and the 
 _SLOW_S = 0.05
 # For so long, and two round trips, what a side writes may reply to the hedge that it got.
 _REPLIES_S = 5e-3
-# What stays unanswered for the least round trip and this goes again, with twice as many copies, up
-# to 8.
+# What stays unanswered for the least round trip and this goes again, with twice as many copies.
 _AGAIN_S = 2e-3
 _MOST_COPIES = 8
 _MOST_AT_A_TIME = 8  # pieces, or copies of fewer
@@ -37,8 +36,7 @@ _MOST_KEPT_BYTES = 1 << 20
 # How far ahead of the stream a piece may be, and how many such pieces are kept.
 _AHEAD_BYTES = 1 << 16
 _MOST_AHEAD = 64
-# Hedges behind the newest that are told from copies.
-_WINDOW = 1024
+_WINDOW = 1024  # hedges behind the newest that are told from copies
 
 
 class Hedge:
@@ -64,7 +62,6 @@ class Hedge:
         self._received = self._by_tcp = received
         self._newest, self._seen = -1, 0  # the peer's hedges: bit i is the newest less i
         self._ahead: dict[int, bytes] = {}
-        # Questions and timers.
         self._asks = False  # this side, for a hedge in return
         self._reply_due = False
         self._replies_until_s = -math.inf

@@ -19,8 +19,7 @@ LATE_QUEUE_SHARE = 0.5
 # transfer, unless that would cost a short one too many wake-ups.
 TRANSFER_SHARE = 0.05
 LEAST_OF_TRANSFER = 8
-# A busy system's scheduler may suspend a process for a tick of 4 ms.
-CATCH_UP_S = 5e-3
+CATCH_UP_S = 5e-3  # a busy system's scheduler may suspend a process for a tick of 4 ms
 MAX_BATCH = 44  # datagrams; 44 of MTU size are the most that one segmented send can carry
 # Of a batch without a rate: so 500 kB share its fixed cost, which still fits a processor's cache.
 SEGMENTED_SENDS = 8

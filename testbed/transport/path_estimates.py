@@ -10,12 +10,8 @@ _DEVIATION_SMOOTHING = 1 / 4
 # A sample below this fraction of the smallest shows that all earlier ones met a delay that is not
 # the path's, such as a host that was busy, and the estimate begins anew.
 FALLEN = 0.25
-# How many datagrams the loss estimate remembers: enough to be steady, few enough to follow a
-# microburst.
-_LOSS_MEMORY = 64
-# The losses of earlier transfers weigh no more than so many datagrams: a microburst may be over,
-# and the first answers tell.
-_EARLIER = 8
+_LOSS_MEMORY = 64  # datagrams: enough to be steady, few enough to follow a microburst
+_EARLIER = 8  # as many datagrams count of earlier transfers, whose microburst may be over
 # How many places later an arriving datagram must have been sent to prove a loss. RFC 9002, section
 # 6.1.1, has 3; Linux raises its threshold up to 300 when it sees reordering.
 REORDERING = 3
@@ -23,9 +19,7 @@ _MOST_REORDERING = 300
 # A round trip above this multiple of the smallest, and by this many seconds, met a long queue.
 _QUEUEING = 1.5
 _QUEUEING_S = 2e-3
-
-# How many transfers the time of the first answer remembers.
-_FIRST_ANSWERS = 16
+_FIRST_ANSWERS = 16  # transfers
 
 
 class PathEstimates:

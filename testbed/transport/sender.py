@@ -34,10 +34,8 @@ from testbed.transport.settings import (
 )
 from testbed.transport.wire import new_frames, wire_bytes
 
-# The fewest datagrams in flight for a question before the window is full.
-_LEAST_QUESTION = 8
-# The fewest datagrams of a batch for two requests for an ACK.
-_LEAST_FOR_TWO = 4
+_LEAST_QUESTION = 8  # datagrams in flight for a question before the window is full
+_LEAST_FOR_TWO = 4  # datagrams of a batch for two requests for an ACK
 # A reply is overdue after twice a round trip and so much more; before one is known, it is this.
 _OVERDUE_S = 2e-3
 _FIRST_REPLY_S = 1e-2

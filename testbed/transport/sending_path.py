@@ -24,11 +24,7 @@ class SendingPath:
         quantum_s: float = QUANTUM_S,
         queue_bytes: float = math.inf,
     ) -> None:
-        """Limits an unpaced sender by what the peer's socket holds, which it would overrun.
-
-        `trailer_bytes` is what the socket appends to each datagram. `quantum_s` and `queue_bytes`
-        are the pacer's.
-        """
+        """An unpaced sender is limited by what the peer's socket holds, which it would overrun."""
         self.congestion = congestion
         self.estimates = PathEstimates()
         self.latest_rtt_s: float | None = None

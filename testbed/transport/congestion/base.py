@@ -18,17 +18,13 @@ from testbed.transport.path_estimates import FALLEN
 DATAGRAM_BYTES = 1514  # of MTU size, on an Ethernet wire
 INITIAL_WINDOW = 10  # datagrams; RFC 6928
 MINIMUM_WINDOW = 2  # datagrams; RFC 9002, section 7.2
-# The least round trip; avoids a division by zero when the clock has not advanced.
-FLOOR_S = 1e-6
-# Weight of a new sample in the smoothed round trip (RFC 6298, section 2).
-_SMOOTHING = 1 / 8
+FLOOR_S = 1e-6  # the least round trip: the clock may not have advanced
+_SMOOTHING = 1 / 8  # weight of a new sample in the smoothed round trip (RFC 6298, section 2)
 # For how many rounds the largest feedback and the longest round trip are remembered.
 _REPORT_ROUNDS = 10
 _RTT_ROUNDS = 1000
-# A round trip below this multiple of the smallest met no queue to speak of.
-_NOISE = 1.05
-# Rounds after which all data that was sent at a new rate has been acknowledged.
-_LAG = 2
+_NOISE = 1.05  # a round trip below this multiple of the smallest met no queue to speak of
+_LAG = 2  # rounds after which all data that was sent at a new rate has been acknowledged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,8 +48,7 @@ _LONG_RTT_S = 0.03
 # Losses of more than this share of a round, without a queue, are ignored for so long.
 _HEAVY = 0.2
 _MOST_EXCUSED_S = 2.0
-# The share of the former bandwidth below which it is sought anew after such losses.
-_UNLEARNT = 0.9
+_UNLEARNT = 0.9  # below this share of the former bandwidth it is sought anew after such losses
 _MINIMUM_WINDOW = 4  # datagrams; also what PROBE_RTT leaves in flight
 _BATCH = 3  # datagrams in flight above the product that are no queue
 
@@ -252,7 +251,6 @@ class Bbr(PathControl):
         self._lost_in_phase = False
 
     def _cycle(self, feedback: Feedback) -> None:
-        """Goes to the next gain of the cycle when the time of the present one is over."""
         now_s, in_flight = feedback.now_s, feedback.in_flight_bytes
         over = self._phase_is_over(now_s)
         gain = CYCLE[self._phase]

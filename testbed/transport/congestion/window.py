@@ -25,8 +25,7 @@ _AVOIDANCE_PACING = 1.2
 _USED = 0.5
 _PERSISTENT_ROUNDS = 3
 _REPORT_ROUNDS = 3
-# The lost share of a round from which on retransmissions would be lost too.
-_HEAVY = 0.5
+_HEAVY = 0.5  # the lost share of a round from which on retransmissions would be lost too
 _TELLING = 8  # the fewest datagrams whose fate tells of the path; fewer may be lucky
 
 

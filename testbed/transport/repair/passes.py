@@ -1,8 +1,7 @@
 """Repair in passes: send all, ask, send what is missing (DBLP, arXiv 2605.01989; MLT, NSDI 2024).
 
-The receiver only answers PROBEs: with a BITMAP of the chunks that arrived since its last answer, or
-with STOP. While its window is full, the sender also asks within a pass, so that a PROBE says
-whether it ends its pass. One that had to wait is answered by a LATE_BITMAP.
+The receiver only answers PROBEs: with a BITMAP of what arrived since, LATE_BITMAP where the PROBE
+had to wait, or STOP. A sender whose window is full asks within a pass, as the PROBE says.
 """
 
 import math

@@ -1,10 +1,8 @@
 """Streaming repair (ours): the receiver acknowledges while data flows; the sender never idles.
 
-A lost chunk goes behind the chunks that were sent less often. Towards the end of a transfer the
-sender sends further copies of chunks in flight: of one that was lost before until, at the recent
-loss rate, all its copies are lost with a probability below 2 %; of any other only while its
-copies are more likely lost than not. The fewest copies go first, and of those the one sent last.
-It sends none while round trips show a full queue, nor to a receiver that has been silent for long.
+A lost chunk goes behind those sent less often. Towards its end a transfer sends more copies of
+chunks in flight, as many as the recent loss rate calls for; the fewest copies go first, and of
+those the one sent last. None go while round trips show a full queue, or after a long silence.
 """
 
 import math
