@@ -1,8 +1,7 @@
 """Drives the DBLP authors' development code, github.com/ZechenM/bound-tolerance-research.
 
-It has no licence: it stays in the user's clone, and here are only the names that are called. Both
-functions catch what goes wrong, print it, and return False or None. A bitmap is two small writes,
-of which without TCP_NODELAY the second waits up to 40 ms for the first one's acknowledgement.
+It has no licence: it stays in the user's clone. Both functions print what goes wrong and return
+False or None. Without TCP_NODELAY, the second of a bitmap's two writes waits up to 40 ms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The exchange of known buckets: who averages which part, and all ends that a rank has in it.
 
-With `min_ranks`, a rank that was lost can join it again, by what rank 0 has left in the store. It
-leaves a request there, with a ticket, and its new certificate where ranks have keys. Rank 0 answers
-that the ticket is trusted, so the rank joins, and later that it is admitted.
+With `min_ranks`, a rank that was lost can join again: it leaves a request in the store, with a
+ticket and its new certificate. Rank 0 answers that it is trusted, and later that it is admitted.
 """
 
 import secrets

@@ -1,8 +1,7 @@
 """The owner's end of an exchange: whom it waits for, for how long, and without whom it goes on.
 
-Nobody can guess a timeout, so lateness follows from recent rounds. A gradient that comes much later
-after the first one of its part than most recent ones did is left out of the mean, in a bounded
-share of a rank's parts. The owner's own may be late as well.
+Lateness follows from recent rounds: a gradient that comes much later after the first one of its
+part than most recent ones did is left out of the mean, in a bounded share of a rank's parts.
 """
 
 import math

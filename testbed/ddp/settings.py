@@ -1,7 +1,6 @@
 """The options of `BoundedLoss`, checked before any rank is met.
 
-The keys of the JSON object in the environment variable BOUNDED_LOSS are options, settings of the
-protocol's preset (`low`), or `hook`: one of PyTorch's, beside the options of that.
+The JSON object BOUNDED_LOSS holds options, settings of the preset (`low`), or `hook` with its own.
 """
 
 import json

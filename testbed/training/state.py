@@ -1,7 +1,6 @@
 """The state of a run: what its processes share, and what each worker trains.
 
-The launcher loads model and data once before it forks, so that all processes share the memory of
-the data and of the imported packages. Torch computes nothing before the fork.
+The launcher loads model and data before it forks. Torch computes nothing before the fork.
 """
 
 import copy

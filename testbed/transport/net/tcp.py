@@ -4,9 +4,8 @@
 
 precede each payload, or the block of a compression. STOP on the control stream ends a transfer.
 
-A block's `size(layout)` and the chunks that arrive, `count(layout)`, follow from the layout alone.
-`pack` gives which chunks those are, shape (chunk_count,), and the block; `unpack` puts them in
-their places, or raises ProtocolError.
+A block's `size(layout)` and its chunks, `count(layout)`, follow from the layout alone. `pack` gives
+which those are and the block; `unpack` puts them in their places, or raises ProtocolError.
 """
 
 import math
