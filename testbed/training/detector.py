@@ -67,11 +67,7 @@ class GradientNorm(Detector):
     remembered = ("_previous",)
 
     def __init__(
-        self,
-        *,
-        eta: float = ETA,
-        every_rounds: int = EVERY_ROUNDS,
-        first_round_high: bool = False,
+        self, *, eta: float = ETA, every_rounds: int = EVERY_ROUNDS, first_round_high: bool = False
     ) -> None:
         self._eta = eta
         self._first_round_high = first_round_high

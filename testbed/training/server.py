@@ -14,14 +14,7 @@ from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.messages import ProgressWriter
 from testbed.training import phases
 from testbed.training.barriers import BarrierServer
-from testbed.training.filling import (
-    Buffer,
-    Filling,
-    Mask,
-    estimate_mean,
-    mean_into,
-    payload_of,
-)
+from testbed.training.filling import Buffer, Filling, Mask, estimate_mean, mean_into, payload_of
 from testbed.training.logs import (
     CongestionLog,
     TransferLog,

@@ -82,9 +82,7 @@ class CosineRate(Schedule):
 
 
 SCHEDULES: Registry[Schedule] = Registry(
-    "learning-rate schedule",
-    {"constant": ConstantRate, "cosine": CosineRate},
-    base=Schedule,
+    "learning-rate schedule", {"constant": ConstantRate, "cosine": CosineRate}, base=Schedule
 )
 AnySchedule = Annotated[Schedule, OneOf(SCHEDULES, key="kind", base=Schedule)]
 
@@ -148,8 +146,7 @@ PACES: Registry[Section] = Registry(
     "pace", {"real": RealPace, "paced": PacedIterations, "payload-only": PayloadOnly}
 )
 AnyPace = Annotated[
-    RealPace | PacedIterations | PayloadOnly,
-    OneOf(PACES, key="kind", base=Section, by_name=True),
+    RealPace | PacedIterations | PayloadOnly, OneOf(PACES, key="kind", base=Section, by_name=True)
 ]
 
 
@@ -197,8 +194,7 @@ class Training(Section):
         default=0, ge=0, description="rounds between measurements of the effects of loss; 0: never"
     )
     on_worker_loss: Literal["fail", "continue"] = Field(
-        default="fail",
-        description="whether the run fails or goes on without a lost worker",
+        default="fail", description="whether the run fails or goes on without a lost worker"
     )
 
     @field_validator("model")

@@ -362,10 +362,7 @@ class RunContext:
                 self.model_and_data.model(rank),
                 dataset=self.model_and_data.dataset,
                 batches=splits.batches(shares, training["batch_size"], self.seed, rank),
-                optimiser={
-                    "name": training["optimiser"],
-                    **{key: training[key] for key in keys},
-                },
+                optimiser={"name": training["optimiser"], **{key: training[key] for key in keys}},
                 device=training["device"],
             )
 

@@ -18,10 +18,7 @@ from testbed.transport.net.carriers import DataSockets
 
 
 def run(
-    context: RunContext,
-    name: str,
-    vectors: SharedVectors | None,
-    sockets: DataSockets | None,
+    context: RunContext, name: str, vectors: SharedVectors | None, sockets: DataSockets | None
 ) -> None:
     """Train all rounds as worker `name`, in its host's network namespace, where `sockets` are."""
     _Worker(context, name, vectors).run(sockets)

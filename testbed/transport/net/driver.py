@@ -16,12 +16,7 @@ from typing import Any
 from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.events import OBSERVATION_INTERVAL_S, Event, Observer
 from testbed.transport.fast_path import COALESCED_S
-from testbed.transport.native.fast_path import (
-    PlannedReceive,
-    PlannedSend,
-    Polled,
-    wait_with_plans,
-)
+from testbed.transport.native.fast_path import PlannedReceive, PlannedSend, Polled, wait_with_plans
 from testbed.transport.net.control import HedgeChannel, Listener, Stream
 
 _LINGER_S = 1.0

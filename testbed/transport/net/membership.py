@@ -147,8 +147,7 @@ class Membership:
         if missing := sorted(everyone - self._joined):
             rejected = f"; turned away: {self._rejections}" if str(self._rejections) else ""
             raise PeerLost(
-                ", ".join(missing),
-                f"did not join within {config.connect_timeout_s:g} s{rejected}",
+                ", ".join(missing), f"did not join within {config.connect_timeout_s:g} s{rejected}"
             )
         self._started = True
         for name in config.peers:

@@ -229,11 +229,7 @@ class _Transfer:
     attentive = True  # no round trip is measured here
 
     def __init__(
-        self,
-        transfer: int,
-        settings: ConnectionSettings,
-        data: "TcpData",
-        now_s: float,
+        self, transfer: int, settings: ConnectionSettings, data: "TcpData", now_s: float
     ) -> None:
         self.transfer = transfer
         self.stopped = False

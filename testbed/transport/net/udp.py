@@ -144,11 +144,7 @@ class UdpSocket:
     """Sends and receives datagrams of one size between a local port and one peer's port."""
 
     def __init__(
-        self,
-        *,
-        local: SocketAddress,
-        datagram_bytes: int,
-        segmentation: bool = True,
+        self, *, local: SocketAddress, datagram_bytes: int, segmentation: bool = True
     ) -> None:
         """Binds to `local` (port 0 for any); OSError when that is not possible."""
         self._counters: Counter[str] = Counter()
