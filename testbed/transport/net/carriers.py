@@ -21,18 +21,11 @@ from testbed.transport.messages import (
     body_limits,
 )
 from testbed.transport.native.fast_path import FAST_PATH
+from testbed.transport.net import tcp
 from testbed.transport.net.addresses import IP_HEADER_BYTES, Host, check_chunk_fits, too_large
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.control import listen
 from testbed.transport.net.driver import DataChannel
-from testbed.transport.net.tcp import (
-    TcpConnection,
-    TcpData,
-    check_congestion_control,
-    compression_of,
-    get_congestion_control,
-    set_congestion_control,
-)
 from testbed.transport.net.tls import authentication
 from testbed.transport.net.udp import UdpData, UdpSocket
 from testbed.transport.order import sending_order
@@ -185,14 +178,14 @@ class UdpCarrier(Carrier):
 
 
 class TcpCarrier(Carrier):
-    kind = TcpConnection
+    kind = tcp.TcpConnection
 
     def __init__(
         self, config: EndpointConfig, sockets: DataSockets, local: Host, hosts: Mapping[str, Host]
     ) -> None:
         super().__init__(config, sockets, local, hosts)
         self.listeners = sockets if config.is_server else {}
-        self._channels: dict[str, TcpData] = {}
+        self._channels: dict[str, tcp.TcpData] = {}
 
     def attach(self, connection: Connection, port: int, key: bytes) -> DataChannel:
         """Connects a worker to the server's port for its data."""
@@ -211,20 +204,20 @@ class TcpCarrier(Carrier):
         return self.accepted(connection, data)
 
     def check(self, data: socket.socket) -> None:
-        check_congestion_control(data, self._config.protocol.congestion_control)
+        tcp.check_congestion_control(data, self._config.protocol.congestion_control)
 
     def accepted(self, connection: Connection, data: socket.socket) -> DataChannel:
         """Makes the channel of a connection that has its connection for data."""
         if (previous := self._channels.pop(connection.peer, None)) is not None:
             previous.socket.close()
-        channel = self._channels[connection.peer] = TcpData(
-            connection, data, compression_of(self._config.protocol)
+        channel = self._channels[connection.peer] = tcp.TcpData(
+            connection, data, tcp.compression_of(self._config.protocol)
         )
         return channel
 
     def facts(self) -> dict[str, Any]:
         return {
-            peer: {"congestion_control": get_congestion_control(channel.socket)}
+            peer: {"congestion_control": tcp.get_congestion_control(channel.socket)}
             for peer, channel in self._channels.items()
         }
 
@@ -266,11 +259,11 @@ def open_data_sockets(
     with ExitStack() as on_failure:
         for peer, host in peers.items():
             if carrier == "tcp":
-                tcp = on_failure.enter_context(socket.socket(local.family, socket.SOCK_STREAM))
-                set_congestion_control(tcp, congestion_control)
+                data = on_failure.enter_context(socket.socket(local.family, socket.SOCK_STREAM))
+                tcp.set_congestion_control(data, congestion_control)
                 if is_server:
-                    listen(tcp, local.at(ports[peer]))
-                opened[peer] = tcp
+                    listen(data, local.at(ports[peer]))
+                opened[peer] = data
                 continue
             check_chunk_fits(chunk_bytes, local=local, peer=host, trailer_bytes=tag_bytes)
             udp = opened[peer] = UdpSocket(

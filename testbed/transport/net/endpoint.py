@@ -32,19 +32,13 @@ from testbed.transport.tolerance import Fixed, StopRuleFactory
 
 @dataclass(eq=False)
 class Handle:
-    """A transfer with one or several peers that was posted.
+    """A transfer with one or several peers that was posted."""
 
-    Attributes:
-        transfer: its number.
-        sending: whether this side sends.
-        reports: of those peers with which it has ended.
-        failed: peers that were lost before it had ended, each with the reason.
-    """
-
-    transfer: int
-    sending: bool
+    transfer: int  # its number
+    sending: bool  # whether this side sends
     _awaited: set[str]
     _wait: Callable[["Handle"], None]
+    # Of those peers with which it has ended; and those that were lost before, each with the reason.
     reports: dict[str, TransferReport] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
