@@ -113,11 +113,7 @@ def test_what_is_not_a_number_is_in_no_later_mean(text, wrong):
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("zeros", listed(FILLINGS)),
-        ("zero:x=1", "valid options: none"),
-    ],
+    ("text", "named"), [("zeros", listed(FILLINGS)), ("zero:x=1", "valid options: none")]
 )
 def test_mistakes_are_answered_with_what_is_valid(text, named):
     with pytest.raises(ValueError, match=named):

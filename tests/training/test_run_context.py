@@ -23,12 +23,7 @@ def context(seed: int = 1, rounds: int = 3, **training: Any) -> RunContext:
         "protocol": preset("dblp", order="shuffled").describe(),
         "filling": {"gather": "rescale", "broadcast": "zero"},
         "training": Training(**training).model_dump(mode="json"),
-        "transport": {
-            "chunk_bytes": 1456,
-            "pace": 0.9,
-            "quantum_s": 2e-3,
-            "peer_timeout_s": 30.0,
-        },
+        "transport": {"chunk_bytes": 1456, "pace": 0.9, "quantum_s": 2e-3, "peer_timeout_s": 30.0},
     }
     return RunContext(
         directory=Path("/nowhere"),

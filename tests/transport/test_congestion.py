@@ -15,12 +15,7 @@ from testbed.transport.congestion import (
     Reno,
     Timely,
 )
-from testbed.transport.congestion.base import (
-    DeliveryPlateau,
-    Feedback,
-    PathMonitor,
-    Plateau,
-)
+from testbed.transport.congestion.base import DeliveryPlateau, Feedback, PathMonitor, Plateau
 from testbed.transport.congestion.bbr import PACING_SHARE, STARTUP_GAIN, BbrState
 from testbed.transport.presets import NEED_RATE
 from tests.shared.entries import every

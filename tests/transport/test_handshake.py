@@ -94,10 +94,7 @@ def test_strangers_are_counted_and_hold_nobody_up(protocol, monkeypatch):
             {"bind_address": "127.0.0.1"},
             r"\d+ unknown-address \(the last: 'worker-1' from 127\.0\.0\.1\)",
         ),
-        (
-            {"session": SESSION + 1},
-            r"\d+ wrong-session \(the last: 'worker-1' from {address}\)",
-        ),
+        ({"session": SESSION + 1}, r"\d+ wrong-session \(the last: 'worker-1' from {address}\)"),
     ],
     ids=["name", "long name", "unprintable name", "address", "session"],
 )

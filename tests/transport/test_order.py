@@ -9,11 +9,7 @@ from testbed.transport import ORDERS, OrderContext, PayloadLayout
 from tests.shared.entries import every
 from tests.transport.virtual import layout_of, random_payload
 
-EVERY = every(
-    ORDERS,
-    "shuffled:seed=3",
-    "largest-magnitude-first",
-)
+EVERY = every(ORDERS, "shuffled:seed=3", "largest-magnitude-first")
 # Tensors that end within chunks of 4 elements: a fills 0 and half of 1, empty nothing.
 TENSORS = [("a", 6), ("empty", 0), ("b.weight", 11), ("b.bias", 1), ("c", 14)]
 MIXED = PayloadLayout(TENSORS, 16)
