@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from testbed.shared.problems import optional
+from testbed.shared.problems import Section, optional
 
 MOST_LAB_WORKERS = 127  # with the server 128 hosts: a fat tree of k = 8
 MOST_WORKERS = 20_000  # in virtual time, where hosts are no namespaces
@@ -16,14 +16,12 @@ FRAME_BYTES = 1514
 _QUEUE_BYTES = 150_000
 
 
-class LinkParameters(BaseModel):
+class LinkParameters(Section):
     """A link, the same in both directions; what is not given is taken from the next larger scope.
 
     The scopes, from small to large: `links.NAME`, the topology's own choice for the link, `core`
     (links between switches), the topology's top level.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rate_bps: int | None = optional(
         "bits of Ethernet frames a second", ge=100_000, le=10_000_000_000

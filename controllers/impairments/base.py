@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from testbed.lab.link_control import LinkControl
 from testbed.lab.loss_table import LossTable
 from testbed.lab.network import HostInfo, hosts_from_json
 from testbed.shared import own_code, units
 from testbed.shared.input_error import shown
+from testbed.shared.problems import Section
 
 LONGEST_S = 3600.0
 _MOST_INSTANTS = 10_000
@@ -34,10 +35,8 @@ RateBps = Annotated[int, Field(ge=10_000, le=100_000_000_000)]
 # When it occurs
 
 
-class _Repetition(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True
-    )
+class _Repetition(Section):
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
 
 class SomeRounds(_Repetition):
@@ -136,10 +135,8 @@ def _resolved_rounds(choice: list[int] | SomeRounds, rounds: int, seed: str) -> 
     return hit
 
 
-class ImpairmentParameters(BaseModel):
+class ImpairmentParameters(Section):
     """The keys that all kinds have. A kind adds its own, and may give `duration_s` a default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     allowed_targets: ClassVar[tuple[str, ...]] = ("host", "link")
     """The keys that may name its target."""
