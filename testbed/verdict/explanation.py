@@ -30,7 +30,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"the disk is full",
         "A file could not be written.",
-        "Make room: ./lab clean removes an experiment's results. Then continue with ./lab run.",
+        "Make room: ./lab clean removes an experiment's results. Then try again (./lab run).",
     ),
     (
         r"by impairment .*\(kind crash\)",
@@ -57,12 +57,12 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
     (
         r"\.py: line \d+",
         "The code in that line raised an error, or gave a value that no run can use.",
-        "Mend the line, then ./lab run again: a changed file makes a new run.",
+        "Mend the line, then try again (./lab run): a changed file makes a new run.",
     ),
     (
         "",
         "The reason and the log's end say what is known.",
-        "Try again with ./lab run (if it stays, please report it with the run directory).",
+        "Try again (./lab run). If it stays, please report it with the run directory.",
     ),
 )
 # The same where the reason begins with the name of a user's own program; these come first.
@@ -75,7 +75,7 @@ _OF_PROGRAMS: tuple[tuple[str, str, str], ...] = (
     (
         r"ended|killed by|\(time_limit_s\)",
         "The program itself failed, or took longer than its time_limit_s or after_timeout_s.",
-        "See its log, mend the program or these limits, then ./lab run again.",
+        "See its log, mend the program or these limits, then try again (./lab run).",
     ),
 )
 
@@ -125,15 +125,12 @@ def explain(directory: Path) -> Explained:
 
 
 def _with_whole_command(text: str, directory: Path, config: Mapping[str, Any]) -> str:
-    """Complete the text by the command that tries this run again, as it was planned."""
-    if run_directory.is_of_script(config):
-        # What no one planned cannot go on.
-        text = text.replace("./lab run tries again.", "Then run the script again.")
-        text = re.sub("with:? ./lab run", "by running the script again", text)
-        return text.replace("./lab run again", "run the script again")
+    """Complete the text by what tries this run again, as it was planned."""
     verb = "simulate" if config.get("simulated") else "run"
     again = f"./lab {verb} {shlex.quote(str(directory.parent))}"
-    return re.sub(r"\./lab run\b\.?", lambda _: again, text)
+    if run_directory.is_of_script(config):  # no command knows its plan
+        again = "the same script"
+    return text.replace("./lab run", again)
 
 
 def _causes(verdict: str, reason: str, config: Mapping[str, Any]) -> tuple[str, str]:
@@ -144,7 +141,7 @@ def _causes(verdict: str, reason: str, config: Mapping[str, Any]) -> tuple[str, 
         return next((why, what) for pattern, why, what in table if re.search(pattern, reason))
     remedies = {
         "unsupported": "./lab check says what this machine can do, and how to get the rest.",
-        "interrupted": "Continue with: ./lab run",
+        "interrupted": "Try again (./lab run).",
     }
     return "", remedies.get(verdict, "")
 

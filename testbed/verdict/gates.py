@@ -75,7 +75,7 @@ def _count(default: float, **further: Any) -> Any:
 
 
 _SLOWER = "Choose a lower topology.rate_bps."
-_ALONE = "Close other programs, or run when the machine is idle. ./lab run tries again."
+_ALONE = "Close other programs, or wait until the machine is idle. Then try again (./lab run)."
 _RELAY = f"{_ALONE} Run as root, where the relay runs ahead of all other programs."
 
 GATES: tuple[GateEntry, ...] = (
@@ -194,7 +194,7 @@ GATES: tuple[GateEntry, ...] = (
         evidence="conservation.json: headroom.stalls[].longest_s",
         causes="The hypervisor or the kernel took the processor, or the machine was suspended.",
         remedy="Keep the machine awake, and let no other lab begin or end meanwhile. On a virtual "
-        "machine, ask for processors of its own. ./lab run tries again.",
+        "machine, ask for processors of its own. Then try again (./lab run).",
         judge="processor_headroom:stalls",
     ),
     GateEntry(

@@ -129,7 +129,7 @@ def test_a_run_that_a_kill_has_left_is_explained_and_removed_by_its_folder(
         assert status == 0, err
         assert f"{partial.name}: interrupted" in printed
         assert "the command ended without a verdict" in printed
-        assert "by running the script again" in printed
+        assert "Try again (the same script)." in printed
     for place in (tmp_path / "out", partial):
         assert [*clean.stale_folders(place)] == [partial]
     status, _, err = in_process("clean", partial, "--yes")
