@@ -93,9 +93,7 @@ class LinksUnderLoad:
 
 
 def measure(
-    directory: Path,
-    events: Sequence[Mapping[str, Any]],
-    by_hand: LinkChanges = LinkChanges(),  # noqa: B008 (it holds nothing)
+    directory: Path, events: Sequence[Mapping[str, Any]], by_hand: LinkChanges
 ) -> LinksUnderLoad:
     import polars as pl
 

@@ -256,7 +256,7 @@ def test_without_samples_nothing_was_measured(tmp_path: Path, missing: str):
         (samples / "queues.parquet").write_bytes(b"PAR1 but no more")
     else:
         (samples / missing).unlink()
-    load = links_under_load.measure(tmp_path, [])
+    load = links_under_load.measure(tmp_path, [], LinkChanges())
     empty = of_link("server--s1", "s1", *(np.zeros(0) for _ in range(4)), **LIMITS)
     for judged in (gates(failure=load.failure), gates(empty)):
         assert {gate.outcome for gate in judged.values()} == {"not measured"}
