@@ -215,6 +215,8 @@ def shell(selection: Selection) -> None:
     from testbed.machine import capabilities
     from testbed.scripting import inside
 
+    if not sys.stdin.isatty():
+        raise InputError("shell: needs a terminal; valid: a script, docs/how-to/lab-in-python.md")
     runs = plan.choose(Sweep(**vars(selection))).selections[0].loaded()
     capabilities.require()
     raise typer.Exit(inside.open_prompt(runs[0].config()))

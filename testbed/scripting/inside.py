@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ def in_sandbox(order: dict[str, Any], messages: Messages) -> dict[str, Any] | No
     if prompt:
         # A closed terminal is the end. The first process of a namespace gets no signal by default.
         signal.signal(signal.SIGHUP, lambda *_: os._exit(1))
-        _keep_script_from_children()
     kept = None if order.get("directory") is None else Path(order["directory"])
     if kept is not None:
         privileges.become_nobody_without(kept)
@@ -60,15 +58,3 @@ def in_sandbox(order: dict[str, Any], messages: Messages) -> dict[str, Any] | No
     messages.answer(order, server.description())
     server.serve()
     return None
-
-
-def _keep_script_from_children() -> None:
-    """Give programs that commands start an empty input, where the input is a file or a pipe."""
-    if sys.stdin.isatty():
-        return
-    script = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    sys.stdin = os.fdopen(script, encoding="utf-8")
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from mininet.cli import CLI
 from rich.console import Console
@@ -62,24 +61,6 @@ class Prompt(CLI):
         )
         self._say(welcome)
         super().__init__(lab.network.mininet, stdin=sys.stdin)
-
-    def default(self, line: str) -> None:
-        """Run a command on a host. In a script it has nothing to read: the input is the script."""
-        host, command, _ = self.parseline(line)
-        if command and host in self.mn and not self.isatty():
-            command = command.rstrip("; ")
-            end = "" if command.endswith("&") else " ;"
-            line = f"{host} {{ {command}{end} }} < /dev/null"
-        super().default(line)
-
-    def waitForNode(self, node: Any) -> None:  # noqa: N802 (Mininet's name)
-        """Print what a host's command prints until it ends."""
-        # Mininet hands what is typed meanwhile to the command. Of a script, that is the next lines.
-        if self.isatty():
-            super().waitForNode(node)
-            return
-        while node.waiting:
-            print(node.monitor(), end="", flush=True)
 
     def onecmd(self, line: str) -> bool:
         """Carry out a line; an error is one line, which begins with the command."""

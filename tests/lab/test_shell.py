@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from testbed.lab import leftovers
-from tests.lab.conftest import SMALL, finished, is_alive, wait_for
+from tests.lab.conftest import SMALL, is_alive, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 
@@ -191,23 +191,3 @@ def test_a_shell_whose_terminal_is_closed_leaves_nothing(terminal):
     os.close(shell.master)
     shell.master = os.open(os.devnull, os.O_RDONLY)
     shell.wait()
-
-
-def test_a_file_of_commands_drives_it_as_well(tmp_path):
-    """No command reads the lines behind it: not on a host, where `cat` would wait, nor here."""
-    script = tmp_path / "commands"
-    script.write_text(
-        "worker-1 ping -c 1 -W 2 server\n"
-        "worker-1 cat; echo nothing to read\n"
-        "sh cat\n"
-        "server sleep 100 &\n"
-        "worker-2 ping -c 1 -W 2 server | grep received\n"
-        "status\n"
-    )
-    with script.open() as commands:
-        done = finished("shell", "quick", stdin=commands)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("1 received") == 2, done.stdout + done.stderr
-    assert "lab> nothing to read" in done.stdout
-    assert "controller: runs" in done.stdout
-    assert done.stdout.count(PROMPT) == 7  # one for each line, and one at the end
