@@ -52,9 +52,6 @@ class Datagram(Packet):
     name = "Datagram"
     fields_desc = _datagram_fields()
 
-    def mysummary(self) -> str:
-        return self.sprintf("Datagram transfer %transfer% chunk %sequence%")
-
 
 class Control(Packet):
     """A control message; what follows it in the same segment is its payload."""
@@ -73,9 +70,6 @@ class Control(Packet):
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
         return Control if len(payload) >= HEADER_BYTES else Raw
-
-    def mysummary(self) -> str:
-        return self.sprintf("Control %type% transfer %transfer%")
 
     @classmethod
     def tcp_reassemble(
