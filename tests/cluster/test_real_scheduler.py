@@ -167,6 +167,7 @@ def test_a_sweep_survives_a_worker_that_is_killed(tmp_path, monkeypatch):
     assert sorted(folders) == keys_of_all  # no attempt, nothing half fetched
 
 
+@pytest.mark.long  # how one that lacks something is left out: test_sharing.py
 def test_workers_that_cannot_are_named_in_a_line_each(tmp_path):
     """One has no lab, one the lab without a package, one another version, one no resource."""
     (run, *_), lines = sweep(tmp_path), list[str]()

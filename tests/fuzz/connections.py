@@ -2,12 +2,9 @@
 
     python -m tests.fuzz.connections [DATAGRAMS] [MESSAGES] [SEED]
 
-Sends so many datagrams (10^7), in batches of 256, and so many control messages (10^6) to the two
-sides of a `Victim`, which says what must hold whatever comes. They are built by structure: valid
-ones, ones with a field that is wrong or out of place, and a part with flipped, missing or
-additional bytes. Whole batches of strangers, which do not know the session, must leave no trace.
-Prints how many were sent; the first thing that does not hold ends it, with the seed of the life in
-which it happened.
+They are built by structure: valid, with a field that is wrong or out of place, and with flipped,
+missing or additional bytes. Whole batches of strangers, which do not know the session, must leave
+no trace. The first thing that does not hold ends it, with the seed of the life of its `Victim`.
 """
 
 import math

@@ -61,11 +61,11 @@ class Star:
         self._any = self.layout.new_buffer()
         self.buffers = {name: self._buffer() for name in self.names}
         self.links = {}
-        for name in self.names:
+        options = {"rate_bps": rate_bps, "delay_s": delay_s, "queue_bytes": queue_bytes}
+        for name in [*self.names, "server"]:
             for ends in ((name, "switch"), ("switch", name)):
-                self.links[ends] = self._link(rate_bps, delay_s, queue_bytes, loss)
-        for ends in (("server", "switch"), ("switch", "server")):
-            self.links[ends] = self._link(rate_bps, delay_s, queue_bytes, loss)
+                seed = len(self.links)
+                self.links[ends] = Link(self.simulation, loss=loss, seed=seed, **options)
         ways = {
             name: (self._way(name, "switch", "server"), self._way("server", "switch", name))
             for name in self.names
@@ -78,16 +78,6 @@ class Star:
             {name: Arrivals(self.simulation) for name in ["server", *self.names]},
             contents=contents,
             ahead=ahead,
-        )
-
-    def _link(self, rate_bps: float, delay_s: float, queue_bytes: float, loss: float) -> Link:
-        return Link(
-            self.simulation,
-            rate_bps=rate_bps,
-            delay_s=delay_s,
-            queue_bytes=queue_bytes,
-            loss=loss,
-            seed=len(self.links),
         )
 
     def _way(self, *nodes: str) -> Way:
