@@ -31,7 +31,6 @@ class ResultsBuilder:
         self.folder.mkdir(parents=True)
 
     def plan(self, key: str, *, arm: str, seed: int, factors: dict[str, Any] | None = None) -> None:
-        """Name a run in the plan; it need not have a directory."""
         self._planned.append({"key": key, "arm": arm, "seed": seed, "factors": factors or {}})
         document = {
             "schema": 1,
@@ -163,7 +162,6 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 def texts_of(table: Table) -> dict[str, list[str]]:
-    """The cells of each row, by the row's first."""
     return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
 
 

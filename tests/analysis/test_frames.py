@@ -23,7 +23,6 @@ def queues(link: str, backlog_bytes: int) -> pl.DataFrame:
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two arms, two levels, two seeds; the last run is not ok."""
     build = ResultsBuilder(tmp_path)
     for number, (arm, q, seed) in enumerate(
         (arm, q, seed) for arm in ("dblp", "tcp-cubic") for q in (0.5, 0.9) for seed in (1, 2)

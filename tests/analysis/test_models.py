@@ -22,7 +22,6 @@ RESNET = "dblp-accuracy-resnet"
 
 
 def beside(folder: Path, published: str, **options: Any) -> dict[str, Any]:
-    """The summary of two arms that train ResNet-50, beside a published value."""
     build = ResultsBuilder(folder)
     build.published = [published]
     for arm in ("dblp", "fixed-low"):
@@ -34,7 +33,6 @@ def beside(folder: Path, published: str, **options: Any) -> dict[str, Any]:
 
 
 def numbers(summary: dict[str, Any]) -> list[str]:
-    """Ours and the paper's, of the first rows of the experiment's table and of the overview."""
     _, ours, paper, *_ = experiment_table(summary).rows[0]
     _, _, papers, our, _ = overview_table([summary]).rows[0]
     return [f"{cell.text} ({cell.detail})" for cell in (ours, paper, our, papers)]

@@ -199,7 +199,6 @@ def committed(root: Path, message: str) -> str:
 
 
 def recorded(project: Path, **facts: object) -> None:
-    """Let the kept result be of these facts, and all that follows from it."""
     with edited(path := of_quick(project, "manifest.json")) as manifest:
         manifest |= facts
     kept_results.write_derived(path.parent)

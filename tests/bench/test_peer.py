@@ -55,7 +55,6 @@ def free_port():
 
 
 def drive(checkout, adapter, *, limit_s=30.0, transfers=3):
-    """Drives both ends over loopback; returns the status and the figures."""
     common = {
         "checkout": checkout,
         "server_address": "127.0.0.1",

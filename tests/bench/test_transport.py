@@ -105,7 +105,6 @@ def test_names_are_unique_and_quick_has_few():
 
 
 def is_finished(*series, repeats=3, most=MOST_REPETITIONS, span_s=0.01):
-    """Tells whether a case is finished whose receiver and senders took these processor times."""
     case = replace(CASE, repeats=repeats, most=most)
     by_side = dict(zip(("server", "worker-1"), series * 2, strict=False))
     figures = {
@@ -119,7 +118,6 @@ def is_finished(*series, repeats=3, most=MOST_REPETITIONS, span_s=0.01):
 
 
 def repeated(draw, **options):
-    """Draws the values of one case, as many as the rule asks for."""
     values = [draw()]
     while not is_finished(values, **options):
         values.append(draw())

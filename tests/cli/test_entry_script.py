@@ -16,7 +16,6 @@ NOT_LINKED = {"mn", "apt-get", "sudo", "id"}
 
 
 def run(*argv, **options):
-    """A program that has no input, with all that it printed."""
     options |= {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     return subprocess.run(argv, timeout=30, check=False, **options)
 
@@ -121,7 +120,6 @@ def test_a_second_set_up_says_that_it_waits_for_the_first(tmp_path):
 
 
 def functions_of(script, *names):
-    """The text of some of the script's functions, for a shell that defines what else they use."""
     matches = [re.search(rf"^{name}\(\) \{{.*?^}}\n", script, re.M | re.S) for name in names]
     return "set -euo pipefail\n" + "".join(match.group() for match in matches if match)
 

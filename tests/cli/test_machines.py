@@ -22,7 +22,6 @@ from tests.machine.test_machine import QUIET
 
 
 def sized(monkeypatch, selection, *, reached=(1.0,)):
-    """Sizes a selection on a machine where these shares of the rate arrive, in turn."""
     shares = iter(reached)
 
     monkeypatch.setattr(steadiness, "share_arrived", lambda rate: next(shares))

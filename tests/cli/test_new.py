@@ -26,7 +26,6 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
 
 
 def commands(printed: str) -> list[list[str]]:
-    """The arguments of the calls of `./lab` that are suggested."""
     return [
         shlex.split(line.partition("./lab ")[2])
         for line in printed.splitlines()

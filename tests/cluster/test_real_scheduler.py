@@ -37,8 +37,6 @@ def until(true: Callable[[], Any]) -> Any:
 
 
 class Loopback:
-    """A scheduler; workers are added one by one."""
-
     def __init__(self, folder: Path, tls: dict[str, str] | None = None) -> None:
         self._folder, self._tls = folder, tls or {}
         self._file = folder / "scheduler.json"

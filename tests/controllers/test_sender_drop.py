@@ -20,7 +20,6 @@ PLACES = impairment_plan.Places(
 
 
 def resolved(*entries):
-    """It resolves the entries, by default one without keys of its own."""
     keys = {"kind": "sender-drop", "rounds": [1], "q": 0.7}
     parsed = [SenderDropParameters.model_validate(keys | entry) for entry in entries or ({},)]
     return impairment_plan.resolve(parsed, PLACES, rounds=5, seed=1)

@@ -19,7 +19,6 @@ def network(**keys: Any) -> dict[str, Any]:
 
 
 def paths(description: dict[str, Any], table: Routes, first: str, second: str) -> list[list[str]]:
-    """All ways that the rules leave open from a host's switch to a host."""
     ends = {
         (own["node"], own["number"]): other["node"] for _, own, other in directions(description)
     }

@@ -112,7 +112,6 @@ def launch(work, world, *, killed=(), within_s=100, store_port=None, backend="gl
 
 
 def values(outcomes):
-    """It returns the ranks' results in order, and fails where one has raised."""
     for rank, outcome in outcomes.items():
         assert not outcome.error, f"rank {rank}: {outcome.kind}: {outcome.error}"
     return [outcomes[rank].value for rank in sorted(outcomes)]
@@ -150,7 +149,6 @@ def wrapped(net, **more):
 
 
 def train(ddp, steps, rank, *, first=0, rows=8, device="cpu", after=None, optimiser=None):
-    """SGD with momentum; `after(step)` is called behind each step."""
     optimiser = optimiser or torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     for step in range(first, first + steps):
         inputs, targets = (tensor.to(device) for tensor in batch(step, rank, rows))

@@ -54,7 +54,6 @@ def test_an_address_that_others_cannot_reach_is_named():
 
 
 def hold(first, count):
-    """Returns what is wrong with these ports, which are free again afterwards."""
     try:
         with contextlib.ExitStack() as held:
             meeting.hold_ports(held, "127.0.0.1", first, count)

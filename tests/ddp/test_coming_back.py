@@ -134,7 +134,6 @@ OPENING = Opening(["127.0.0.1"] * 3, 1440, 1, [], [], (Bucket(5, "torch.float32"
 
 
 def opening_for(rank, **changes):
-    """The others' opening as a rank finds it, or what is wrong with these changes."""
     settings = Settings("dblp", interface="lo", **SETTINGS)
     facts = {"terms": settings.terms(), "certificates": None, "opening": asdict(OPENING)} | changes
     rendezvous: Any = SimpleNamespace(rank=rank, timeout_s=1, find=lambda key: copy.deepcopy(facts))

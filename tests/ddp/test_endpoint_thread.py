@@ -83,7 +83,6 @@ def end_transfers(posted):
 
 
 def end_all(end, posted):
-    """These transfers end, and their end of the exchange goes on."""
     end_transfers(posted)
     end._advance()
 

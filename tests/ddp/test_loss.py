@@ -137,7 +137,6 @@ def residuals_of(*lost, scale=1.0):
 
 
 def added_by(residuals, scale=1.0):
-    """A gradient of zeros, which is scaled so, with its residuals."""
     gradient = np.zeros(5, dtype=np.float32)
     residuals.add_to(gradient, SLOTS, scale)
     return list(gradient)

@@ -79,7 +79,6 @@ def read(path):
 
 
 def assert_waits(rank, reports, folder):
-    """A rank's log of its waits is that of its reports."""
     waits = read(folder / f"training-host-{rank}.jsonl")
     assert [(wait["round"], wait["wait_s"], wait["rank"]) for wait in waits] == [
         (step.step, step.wait_s, rank) for step in reports

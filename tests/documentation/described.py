@@ -16,7 +16,6 @@ KeyPath = tuple[str, ...]
 
 
 def undescribed(run: Path) -> list[str]:
-    """The files and keys of a run directory that the dictionary does not have."""
     described = reference.sections()
     undefined: set[str] = set()
     for path in sorted(run.glob("*.json")):
@@ -51,7 +50,6 @@ def _unknown(
 
 
 def unknown_keys(document: Any, keys: Mapping[str, str]) -> Iterator[str]:
-    """The key paths of a document that no key of the dictionary matches."""
     patterns = [tuple(key.replace("[]", ".[]").split(".")) for key in keys]
     for path in _paths(document):
         if not any(_matches(path, pattern) for pattern in patterns):

@@ -67,13 +67,11 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def inline_commands(page: Path) -> Iterator[str]:
-    """The calls of `./lab` within sentences and tables."""
     text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
     yield from (command.replace("\\|", "|") for command in _INLINE.findall(text))
 
 
 def lab_calls(command: str) -> Iterator[list[str]]:
-    """The arguments of every call of `./lab` in a command line."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
     words: list[str] = []

@@ -22,7 +22,6 @@ _LOADED = (
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a site that was built with warnings as errors."""
     folder = tmp_path_factory.mktemp("site")
     maintenance.build_site(folder)
     return folder

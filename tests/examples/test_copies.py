@@ -52,7 +52,6 @@ NAMES = {"stdlib-text": "Parameters"}
 
 
 def place_of(kind: str, name: str, reference: str, needs: dict[str, Any]) -> dict[str, Any]:
-    """It returns the part of an experiment that uses an entry with its options."""
     place = PLACES[kind](reference)
     if kind in ("topology", "impairment", "detector"):
         (section,) = place.values()

@@ -114,8 +114,6 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def host_state() -> dict[str, Any]:
-    """Interfaces, namespaces, mounts, network settings and switch processes of the host."""
-
     def printed(*argv: str) -> str:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
@@ -260,7 +258,6 @@ def unreported(_started: Command) -> Command:
 
 @pytest.fixture
 def run_small(tmp_path: Path, held_rate_bps: int) -> Callable[..., Results]:
-    """Runs SMALL with changes to its end."""
     return functools.partial(run_to_its_end, tmp_path / "out")
 
 
@@ -305,5 +302,4 @@ def find_process(command: subprocess.Popen[str], *words: str) -> list[psutil.Pro
 
 
 def training_has_begun(folder: Path) -> bool:
-    """Tell whether a round of some run below `folder` is finished."""
     return any(path.stat().st_size > 0 for path in folder.rglob("rounds.jsonl"))

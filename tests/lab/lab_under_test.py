@@ -50,7 +50,6 @@ class LabUnderTest:
         return ControllerClient(Path(private, "controller.sock"))
 
     def outer_pid(self, inner_pid: int) -> int:
-        """A process of the sandbox as this process sees it."""
         return self._outer_pids[inner_pid]
 
     def host_pid(self, name: str) -> int:

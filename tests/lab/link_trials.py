@@ -108,7 +108,6 @@ def star() -> dict[str, Any]:
 
 
 def _in_flight(counters: dict[str, Any]) -> int:
-    """Frames of a direction that are neither out, nor dropped, nor lost."""
     ended = (counters[key] for key in ("frames_out", "dropped", "lost"))
     return int(counters["frames_in"] - sum(ended))
 
@@ -123,7 +122,6 @@ def _steered(built: Network) -> dict[str, Any]:
 
 
 def chosen(delayed_by: str) -> dict[str, Any]:
-    """A link that is delayed by one of the two means, and by no other."""
     try:
         built, _ = switched(delayed_by, near={}, far={"delay_s": 0.02})
     except shaping.MissingCapabilityError as error:

@@ -111,7 +111,6 @@ def test_step(step: Step, folder: Path, pytestconfig: pytest.Config) -> None:
 
 
 def _verdicts(folder: Path) -> dict[Path, int]:
-    """The verdicts that are there, with the time at which each was written."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("status.json")}
 
 

@@ -76,7 +76,6 @@ def _burst(hosts: Mapping[str, HostInfo]) -> None:
 
 
 def _transfer(hosts: Mapping[str, HostInfo]) -> dict[str, Any]:
-    """Kernel TCP through the same bottleneck, on one of the training's ports."""
     listener = namespaces.socket_in(hosts["server"].pid, socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((hosts["server"].address, 47000))
     listener.listen()

@@ -27,8 +27,6 @@ _FLOWS = 128
 
 
 class Traffic:
-    """Datagrams between the hosts of a lab, and where switches sent them."""
-
     def __init__(self, lab: LabSession) -> None:
         self.info = lab.info
         self.sinks = {name: self._open(name, _PORT) for name in self.info.hosts}
@@ -203,7 +201,6 @@ PAYLOADS: dict[str, Any] = {
 
 
 def exchanged(directory: Path) -> set[tuple[Any, ...]]:
-    """Every transfer of a run with what does not depend on the time."""
     result = set()
     for log in (directory / "events").glob("transfers-*.jsonl"):
         for entry in map(json.loads, log.read_text().splitlines()):

@@ -73,7 +73,6 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
 
 
 def sent_to(folder: Path, host: str) -> float:
-    """Count the bytes that the link to a host carried between the first sample and the last."""
     samples = polars.read_parquet(folder / "samples" / "queues.parquet")
     inwards = samples.filter(polars.col("from") != host)
     own = inwards.filter(polars.col("link").str.contains(host, literal=True))

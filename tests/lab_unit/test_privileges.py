@@ -71,7 +71,6 @@ def python(
     environment: Mapping[str, str] = EMPTY,
     cwd: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python as root, under `sudo` where the environment says so."""
     outside = {key: entry for key, entry in os.environ.items() if not key.startswith("SUDO_")}
     return subprocess.run(
         [*before, sys.executable, *words],
@@ -85,7 +84,6 @@ def python(
 
 
 def attempts(*before: str, environment: Mapping[str, str] = EMPTY) -> dict[str, object]:
-    """Try what a process can still do after `abandon`."""
     before = before or ("unshare", "--net", "--mount")
     done = python("-c", ATTEMPTS, before=before, environment=environment)
     assert done.returncode == 0, done.stderr

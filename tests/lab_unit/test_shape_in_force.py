@@ -82,7 +82,6 @@ MACS = bytes.fromhex("02000000ca1b 02000000ca1c")  # of no host
 
 
 def ip(version: int, mark: int, ecn: int = 0) -> bytes:
-    """Begin an IP packet: its DSCP lies beside the two bits of ECN."""
     byte = mark << 2 | ecn
     head = 4 << 28 | 5 << 24 | byte << 16 if version == 4 else 6 << 28 | byte << 20
     return struct.pack("!I", head)

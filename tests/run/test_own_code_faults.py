@@ -39,7 +39,6 @@ def _expect_nothing_afterwards():
 
 
 def use(path, text):
-    """Makes own code of this text the run's."""
     path.write_text(text)
     own_code.expect({str(path): own_code.fingerprint(str(path))})
 

@@ -24,7 +24,6 @@ write = functools.partial(small.write, arms=ARMS)
 
 
 def measure(out: Path, runs: list[experiment.Run], verdict: Any = "ok") -> None:
-    """Run directories, as far as a plan looks at them."""
     for run in runs:
         directory = runner.directory_of(out, run).path
         directory.mkdir(parents=True, exist_ok=True)

@@ -170,7 +170,6 @@ def runs(tmp_path, monkeypatch):
 
 
 def execute(runs, folder):
-    """Execute runs; return who began and who ended how, in order, and each run's progress."""
     happened: list[tuple[str, str]] = []
     progress: dict[str, list[dict[str, Any]]] = {}
 

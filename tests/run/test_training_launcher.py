@@ -35,7 +35,6 @@ def forked(after_s, status, reason_file=None):
 
 
 def reason_after(directory, children, *, outlive):
-    """Waits for these children, of which one at least failed; returns the reason."""
     forks = list(children)
     assert training_launcher.wait_for(children, directory, outlive=outlive) == 1
     for fork in forks:  # those that it killed are left to their parent, which ends

@@ -33,7 +33,6 @@ class Pair:
         )
 
     def transfer(self, number):
-        """Sends all chunks; the worker's report."""
         pair = self._pair
         into, payload = pair.layout.new_buffer(), random_payload(pair.layout, seed=number)
         pair.receive(number, into, tolerance=0)

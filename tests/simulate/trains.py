@@ -38,7 +38,6 @@ class Sinks:
 
 
 def feed(simulation, links, times_s, sinks, *, source=0, length=64):
-    """Sends datagrams at these times, in trains of so many."""
     for first in range(0, len(times_s), length):
         part = times_s[first : first + length]
         batch = Batch(size_bytes=SIZE_BYTES, links=links, deliver=sinks.of(source, first))

@@ -16,7 +16,6 @@ def buffer_of(values, layout=LAYOUT):
 
 
 def estimate(filling, gradients, received, layout=LAYOUT, buffers=None):
-    """One round: the chunks that arrived are written to the buffers, the rest is filled."""
     buffers = buffers or [layout.new_buffer() for _ in gradients]
     for buffer, gradient, mask in zip(buffers, gradients, received, strict=True):
         layout.rows(buffer)[mask] = layout.rows(buffer_of(gradient, layout))[mask]

@@ -45,6 +45,5 @@ def single_process_weights(
 
 
 def need_of(model, section, *, workers=3, **training):
-    """It returns what a run of so many workers needs of a model and a data set."""
     settings = Training(**{"batch_size": 8, "model": model, "dataset": section, **training})
     return prerequisites.Need(settings, hosts=workers + 1, seed=1)

@@ -12,7 +12,6 @@ def detector(section, rounds_per_epoch=1):
 
 
 def answers(rule, norms, *, begin=0):
-    """It returns the detector's answer after each round of gradients (norm, 0, 0, 0)."""
     seen = []
     for number, norm in enumerate(norms):
         rule.observe(

@@ -160,7 +160,6 @@ def gathered(whole):
 
 
 def assert_weights(whole, names, parts):
-    """All have those that come of averaging the gradients of `parts`, ranks by round."""
     settings = {"workers": 3, "seed": 1, "batch_size": 16, "learning_rate": 0.05, "momentum": 0.9}
     expected = single_process_weights(rounds=len(parts), parts=parts, **settings)
     for name in names:

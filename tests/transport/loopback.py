@@ -132,7 +132,6 @@ def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
 def joined(
     place: Site, server: EndpointConfig | None = None, worker: EndpointConfig | None = None
 ) -> Iterator[tuple[Endpoint, Endpoint]]:
-    """A worker and the server, once both are there; `place` has their usual configurations."""
     opened = in_thread(lambda: open_endpoint(server or place.server()))
     with open_endpoint(worker or place.worker()) as one, opened.result(timeout=30) as other:
         yield one, other
@@ -187,8 +186,6 @@ def run_all(
     server: Callable[[Endpoint], Any],
     worker: Callable[[Endpoint, int], Any],
 ) -> tuple[Any, list[Any]]:
-    """Opens all endpoints, runs both functions, and gives their results."""
-
     def one(config: EndpointConfig, work: Callable[..., Any], *arguments: Any) -> Any:
         with open_endpoint(config) as endpoint:
             return work(endpoint, *arguments)

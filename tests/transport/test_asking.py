@@ -121,7 +121,6 @@ BEFORE = -math.inf
 
 
 def until_asked(two):
-    """Runs until the worker has asked; returns when."""
     (sender,) = two.worker.connection.outgoing.senders.values()
     two.simulation.run(done=lambda: sender.asked_s is not None, limit=10_000)
     return sender.asked_s

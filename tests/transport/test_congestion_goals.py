@@ -526,7 +526,6 @@ PAGE_LAYOUT = PayloadLayout([("weights", 139 * 364)], 1456)
 
 
 def feedbacks(repair: str, kind: str, loss: float) -> int:
-    """Returns how many there are in one transfer."""
     control: CongestionControl = (
         FixedRate(rate_bps=97e6) if kind == "rate" else Reno(datagram_bytes=1514)
     )

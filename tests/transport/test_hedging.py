@@ -67,17 +67,6 @@ def test_a_calm_connection_sends_no_hedge():
     assert not worker.hedge.troubled
 
 
-def test_a_message_that_tcp_does_not_deliver_goes_in_a_hedge_and_stops_when_it_is_heard():
-    worker, server = doubting()
-    (hedge,) = worker.hedge.datagrams(1.01)
-    server.take([hedge], 1.011)
-    assert server.received == b"helloworth"
-    (answer,) = server.hedge.datagrams(1.011)
-    worker.take([answer], 1.012)
-    assert worker.hedge.datagrams(2.0) == []
-    assert server.hedge.gained == 1
-
-
 def test_tcp_that_catches_up_brings_nothing_twice():
     worker, server = doubting()
     server.take(worker.hedge.datagrams(1.01), 1.011)

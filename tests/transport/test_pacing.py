@@ -54,7 +54,6 @@ def burst(pacer, now_s):
 
 
 def rate_of(sends):
-    """Wire bits per second between the first batch and the last."""
     return sum(count for _, count in sends[1:]) * SIZE * 8 / (sends[-1][0] - sends[0][0])
 
 

@@ -80,7 +80,6 @@ def receive_planned(receiving, now_s):
 
 
 def offered(connection, times):
-    """Wakes the sender up at these times; returns the sizes, and when it is due then."""
     sizes, due_s = [], []
     for now_s in times:
         frames = connection.offer(now_s)

@@ -160,7 +160,6 @@ def test_a_transfer_that_waits_for_an_earlier_one_is_not_given_up():
 
 
 def lost_by(call, *arguments):
-    """Returns why the call lost its peer."""
     with pytest.raises(PeerLost) as caught:
         call(*arguments)
     return caught.value.reason.removeprefix("it gave up: ")

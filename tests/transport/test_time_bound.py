@@ -93,7 +93,6 @@ def warmed(loss=0.0, arm=ARM, **options):
 
 
 def carry(two, number, arm=ARM):
-    """One transfer; returns the reports of the sender and of the receiver."""
     two.receive(number, rule=arm.gather.stop_rule(critical=False)(two.layout))
     two.send(number)
     sides = two.worker, two.server

@@ -100,7 +100,6 @@ NEW_KEY = ("-newkey", "ed25519", "-nodes")
 
 
 def meet(folder: Path, trusted: Path, certificate: Path, key: Path) -> None:
-    """A server that trusts one certificate, and a worker with that certificate and key."""
     server = Credentials(folder / "server.crt", folder / "server.key", (trusted,))
     worker = Credentials(certificate, key, (folder / "server.crt",))
     converse(server.tls(is_server=True), worker.tls(is_server=False))
@@ -185,7 +184,6 @@ def secure_site(folder: Path, workers: int = 1, **settings):
 
 
 def secured(folder: Path, **settings):
-    """A worker and the server, joined, with credentials."""
     place, trust = secure_site(folder, **settings)
     mine = credentials(folder, "worker-1", "server")
     return joined(place, place.server(credentials=trust), place.worker(credentials=mine))

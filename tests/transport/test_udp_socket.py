@@ -30,7 +30,6 @@ def calls(request, monkeypatch):
 
 @contextlib.contextmanager
 def linked(size=SIZE, *, host=HERE, **options):
-    """Two sockets that send to each other."""
     sockets = [UdpSocket(local=host.at(0), datagram_bytes=size, **options) for _ in range(2)]
     for udp, other in (sockets, sockets[::-1]):
         udp.set_peer(host.at(other.port))

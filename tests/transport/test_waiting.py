@@ -76,7 +76,6 @@ class CoalescingData(DataChannel):
 
 
 def driver_of(links, wakes):
-    """A driver of these links that wakes up so often, and its waiter."""
     driver, waiter = Driver(lambda name, event: None), FakeWaiter(wakes)
     driver.links.update(links)
     driver._waiter = waiter

@@ -183,12 +183,10 @@ def judged(**changes):
 
 
 def stopping(**changes):
-    """The keys of the gates that stop the run, each with its outcome."""
     return {gate.key: gate.outcome for gate in judged(**changes) if gate.stops}
 
 
 def gate_of(key: str, *, limits: Any = None, impairments: Any = (), **facts: Any) -> Gate:
-    """Judge by one gate, with the evidence that it needs."""
     config = {"limits": Limits(**(limits or {})).model_dump(), "impairments": list(impairments)}
     (gate,) = judge(config, only=key, **facts)
     return gate

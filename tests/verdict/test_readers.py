@@ -87,7 +87,6 @@ def kernel(monkeypatch):
 
 
 def dumped(count, number, sent=0):
-    """The datagrams of a dump of so many interfaces' queues."""
     messages = [queue(index, number, sent=sent + index) for index in range(count)]
     per_part = max(1, _PART_BYTES // len(messages[0]) - 1)
     parts = [b"".join(messages[at : at + per_part]) for at in range(0, count, per_part)]

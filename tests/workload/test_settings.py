@@ -28,7 +28,6 @@ def load(folder: Path, document: dict[str, Any], **options: Any) -> list[Any]:
 
 
 def assert_refused(folder: Path, document: dict[str, Any], says: str) -> None:
-    """It is refused in one line; three full stops stand for any words."""
     with pytest.raises(InputError) as caught:
         load(folder, document)
     line = str(caught.value).removeprefix(f"{folder / 'mine.yaml'}: ")

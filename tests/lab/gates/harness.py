@@ -70,7 +70,6 @@ class RunningLab:
         return result[-1]
 
     def host(self, name: str) -> int:
-        """A thread in a host's network namespace. Its interface is `NAME-eth0`."""
         threads = Path(f"/proc/{self.process('testbed.run.supervisor').pid}/task").iterdir()
         (result,) = (thread for thread in threads if (thread / "comm").read_text().strip() == name)
         return int(result.name)
@@ -132,7 +131,6 @@ class WrongLab:
 def assert_invalid(
     results: Results, key: str, *, outcome: str = "failed", where: str = "", arm: str = "dblp"
 ) -> dict[str, Any]:
-    """Assert that a gate stopped the run, for the right place; returns the gate."""
     status = results.verdict(arm)
     output = json.dumps(status, indent=1)
     assert status["verdict"] == "invalid", output
