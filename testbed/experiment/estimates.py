@@ -58,7 +58,7 @@ def _way(document: str) -> _Way:
         for first, second in [name.split("--")]
     ]
     whole: dict[str, Any] = {"hosts": parameters.host_names(), "links": links}
-    shares_bps = paths.fair_shares_bps(whole, parameters.worker_names())
+    shares_bps = paths.fair_shares(whole, parameters.worker_names(), "rate_bps")
     slowest = min(shares_bps, key=lambda name: shares_bps[name])
     on_way = [options[link.name] for link in paths.path(whole, slowest, paths.SERVER)]
     link = min(on_way, key=lambda link: link["rate_bps"])

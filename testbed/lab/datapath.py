@@ -32,7 +32,7 @@ def missing() -> str | None:
     run(["ovs-appctl", "dpctl/del-dp", _TRIAL])
     table = f"netdev lab{secrets.token_hex(8)}"
     try:
-        _free_senders(table, ["lo"])
+        free_senders(["lo"], table)
     except CommandError as error:
         return str(error)
     Nftables(None).run(f"delete table {table}")
@@ -96,12 +96,8 @@ def keep_whole(senders: Sequence[socket.socket], interfaces: Iterable[str]) -> b
     return True
 
 
-def free_senders(interfaces: Iterable[str]) -> None:
+def free_senders(interfaces: Iterable[str], table: str = "netdev freed_senders") -> None:
     """Free the senders of all packets that leave by these interfaces of this namespace."""
-    _free_senders("netdev freed_senders", interfaces)
-
-
-def _free_senders(table: str, interfaces: Iterable[str]) -> None:
     # A copy that belongs to nobody goes on, and the original is dropped (Linux 5.16). The lab's own
     # frames are left alone: their sender has to hear of a refusal.
     own = f"ether type {OWN_ETHERTYPE:#06x} accept"

@@ -7,8 +7,8 @@ name, which for a flow's share of the rate is the hash's worst case.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 SERVER = "server"
 
@@ -59,25 +59,14 @@ def paths_to(
     return ways
 
 
-def fair_shares_bps(
-    network: Mapping[str, Any], workers: list[str] | None = None
+def fair_shares(
+    network: Mapping[str, Any],
+    workers: Sequence[str],
+    option: Literal["rate_bps", "queue_bytes"],
 ) -> dict[str, float]:
-    """Return each worker's share when all talk with the server, bit/s of Ethernet frames."""
-    # The smallest, over the links of its path, of the link's rate divided by the workers that use
+    """Return each worker's share of the links' rates or queues when all talk with the server."""
+    # The smallest, over the links of its path, of what the link has divided by the workers that use
     # it. Where the narrowest link is not the same for all, max-min fair shares are larger.
-    return _shares(network, "rate_bps", workers)
-
-
-def fair_queues_bytes(
-    network: Mapping[str, Any], workers: list[str] | None = None
-) -> dict[str, float]:
-    """Return each worker's share of the smallest queue, like `fair_shares_bps`, in bytes."""
-    return _shares(network, "queue_bytes", workers)
-
-
-def _shares(network: Mapping[str, Any], option: str, workers: list[str] | None) -> dict[str, float]:
-    if workers is None:
-        workers = [name for name in network["hosts"] if name != SERVER]
     whole = {link["name"]: int(link[option]) for link in network["links"]}
     ways = paths_to(network, workers, SERVER)
     flows = Counter(link.name for way in ways.values() for link in way)

@@ -222,8 +222,8 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         context = RunContext(
             directory=directory,
             addresses={name: info.hosts[name].address for name in names},
-            fair_shares_bps=paths.fair_shares_bps(network.info, workers),
-            fair_queues_bytes=paths.fair_queues_bytes(network.info, workers),
+            fair_shares_bps=paths.fair_shares(network.info, workers, "rate_bps"),
+            fair_queues_bytes=paths.fair_shares(network.info, workers, "queue_bytes"),
             controller_socket=controller_socket,
             coordination_socket=controller_socket,
             session=_SESSION,

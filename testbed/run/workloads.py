@@ -52,10 +52,11 @@ class TrainingWorkload:
 
     def run(self) -> None:
         lab, names = self._lab, self._hosts
+        network = lab.info.as_json()
         order = {
             "hosts": {name: vars(lab.info.hosts[name]) for name in names},
-            "fair_shares_bps": paths.fair_shares_bps(lab.info.as_json(), names[1:]),
-            "fair_queues_bytes": paths.fair_queues_bytes(lab.info.as_json(), names[1:]),
+            "fair_shares_bps": paths.fair_shares(network, names[1:], "rate_bps"),
+            "fair_queues_bytes": paths.fair_shares(network, names[1:], "queue_bytes"),
             "controller_socket": str(lab.controller_socket),
             "coordination_socket": str(lab.private / "coordination.sock"),
             "progress_descriptor": self._progress.messages.fileno(),

@@ -67,20 +67,22 @@ def test_every_path_is_the_first_by_name_of_the_shortest(edges):
             paths.paths_to(network, [node], "n0")
 
 
+BOTH = ["worker-1", "worker-2"]
+
+
 def test_fair_shares_follow_the_narrowest_link_and_who_else_uses_it():
-    assert paths.fair_shares_bps(STAR) == {"worker-1": 50e6, "worker-2": 20e6}
+    assert paths.fair_shares(STAR, BOTH, "rate_bps") == {"worker-1": 50e6, "worker-2": 20e6}
     # The server's link allows 33 Mbit/s each, the bottleneck in the middle two times 15.
-    shares = paths.fair_shares_bps(DUMBBELL)
+    shares = paths.fair_shares(DUMBBELL, [*BOTH, "worker-3"], "rate_bps")
     assert shares["worker-1"] == pytest.approx(100e6 / 3)
     assert shares["worker-2"] == shares["worker-3"] == 15e6
     # Both workers may be hashed to the same spine.
-    assert paths.fair_shares_bps(LEAF_SPINE) == {"worker-1": 20e6, "worker-2": 20e6}
+    assert paths.fair_shares(LEAF_SPINE, BOTH, "rate_bps") == {"worker-1": 20e6, "worker-2": 20e6}
 
 
 def test_queues_are_shared_like_links_and_hosts_that_take_no_part_have_no_share():
-    assert paths.fair_queues_bytes(STAR) == {"worker-1": 50_000, "worker-2": 20_000}
-    assert paths.fair_queues_bytes(DUMBBELL)["worker-3"] == 15_000
-    assert paths.fair_queues_bytes(STAR, ["worker-1"]) == {"worker-1": 100_000}
+    assert paths.fair_shares(STAR, BOTH, "queue_bytes") == {"worker-1": 50_000, "worker-2": 20_000}
+    assert paths.fair_shares(STAR, ["worker-1"], "queue_bytes") == {"worker-1": 100_000}
 
 
 def test_unknown_nodes_are_refused():
