@@ -47,6 +47,7 @@ def cautioned(folder: Path) -> tuple[dict[str, Any], str]:
     [
         ({"cpu": "Other CPU"}, ON_MACHINES),
         ({"kernel": "6.2.0"}, ON_MACHINES),
+        ({"machine_id": "alike"}, ON_MACHINES),
         ({"commit": "b" * 40}, "measured with different code"),
         ({"commit": "a" * 40 + "+changes"}, "measured with different code"),
         ({"code_sha256": "b" * 64}, "measured with different code"),

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import analysis
 from testbed.cli import execution
 from testbed.cli.options import Sweep
 from testbed.cli.plan import Chosen
@@ -117,13 +116,3 @@ def test_seeds_of_two_machines_make_one_report(simulate, tmp_path):
     # Each seed was measured on one machine, so both are pairs.
     assert summary["ratios"]["fixed-low/dblp"]["round_latency_s"]["mean"]["n"] == 2
     assert "no_pairs" not in summary
-
-
-def test_alike_machines_are_two_blocks(simulate, tmp_path):
-    simulate("one", "--arms", "dblp", "--seeds", "1")
-    simulate("two", "--arms", "fixed-low", "--seeds", "1", machine="two")
-    shutil.copytree(tmp_path / "two", tmp_path / "one", dirs_exist_ok=True)
-    plan = tmp_path / "one" / "small" / "plan.json"
-    plan.unlink()  # each has its own arm alone
-    summary = json.loads(analysis.write_report(tmp_path / "one").summary.read_text())
-    assert summary["no_pairs"]["fixed-low/dblp"] == {"seeds": [1], "of": 1, "differ": ["machine"]}
