@@ -57,9 +57,9 @@ class SimulatedLinks(LinkControl):
 
     def _set_delay(self, way: tuple[str, str], delay: DelaySettings) -> None:
         link = self._network.links[way]
-        link.loss = delay.loss
+        link.set_loss(delay.loss)
         link.jitter_s = 2 * delay.jitter_s
-        link.delay_s = delay.delay_s - delay.jitter_s
+        link.set_delay(delay.delay_s - delay.jitter_s)
 
 
 class SimulatedFilter:

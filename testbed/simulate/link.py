@@ -224,21 +224,12 @@ class Link:
         # Losses and delays have a generator each: neither depends on the other's draws.
         self._losing, self._delaying = (np.random.default_rng([seed, sort]) for sort in range(2))
 
-    @property
-    def loss(self) -> float | Callable[[], bool]:
-        return self._loss
-
-    @loss.setter
-    def loss(self, loss: float | Callable[[], bool]) -> None:
+    def set_loss(self, loss: float | Callable[[], bool]) -> None:
+        """Lose this share from now on, or those for which the callable says so."""
         self.catch_up()
         self._loss = loss
 
-    @property
-    def delay_s(self) -> float:
-        return self._delay_s
-
-    @delay_s.setter
-    def delay_s(self, delay_s: float) -> None:
+    def set_delay(self, delay_s: float) -> None:
         self.catch_up()
         self._delay_s = delay_s
         self._changed()

@@ -50,7 +50,7 @@ def test_without_loss_a_transfer_takes_what_its_segments_take_on_the_link(contro
 def test_reno_keeps_to_the_square_root_law(loss):
     """Mathis et al. (1997): sqrt(3 / (2 p)) segments a round trip, where nothing else limits."""
     net = star("reno", chunks=round(20 / loss), rate_bps=1e10, queue_bytes=math.inf)
-    net.links["worker-1", "switch"].loss = loss
+    net.links["worker-1", "switch"].set_loss(loss)
     rounds = net.run(2)
     per_round_trip = round(20 / loss) / (rounds[1].gather_s / 0.02)
     assert 0.6 < per_round_trip / math.sqrt(1.5 / loss) < 1.4
@@ -80,8 +80,8 @@ def test_a_silent_path_is_tried_after_200_ms_and_then_half_as_often_each_time():
     # Half a round trip before the server hears that its broadcast has arrived.
     began_s = calm.simulation.now_s - 0.01
     link, went = net.links["worker-1", "switch"], departures(net)
-    net.simulation.at(began_s - 1e-6, lambda: setattr(link, "loss", 1.0))
-    net.simulation.at(began_s + 2.0, lambda: setattr(link, "loss", 0.0))
+    net.simulation.at(began_s - 1e-6, lambda: link.set_loss(1.0))
+    net.simulation.at(began_s + 2.0, lambda: link.set_loss(0.0))
     net.run(2)
     late = [at_s - began_s for at_s in went() if began_s + 0.1 < at_s < began_s + 2.0]
     timeout_s = late[0]
@@ -99,7 +99,7 @@ def test_a_lost_segment_costs_round_trips_and_no_timeout(first):
     calm, net = star("cubic"), star("cubic")
     link = net.links["worker-1", "switch"]
     counted = iter(range(10**6))
-    link.loss = lambda: first <= next(counted) < first + 5
+    link.set_loss(lambda: first <= next(counted) < first + 5)
     (one,), (two,) = calm.run(1), net.run(1)
     assert link.lost == 5
     assert 0.01 < two.gather_s - one.gather_s < 0.18
@@ -111,10 +111,10 @@ def test_a_heavy_burst_ends_in_timeouts_as_it_does_in_a_kernel():
     for control in KERNEL_CONTROLS:
         net = star(control, chunks=146, workers=3, delay_s=0.0, queue_bytes=150_000)
         for name in net.names:
-            net.links[name, "switch"].loss = 0.9
+            net.links[name, "switch"].set_loss(0.9)
         for name in net.names:
             link = net.links[name, "switch"]
-            net.simulation.at(1.0, lambda link=link: setattr(link, "loss", 0.0))
+            net.simulation.at(1.0, lambda link=link: link.set_loss(0.0))
         (only,) = net.run(1)
         assert 1.2 < only.gather_s < 2.0
         assert sum(net.links[name, "switch"].lost for name in net.names) < 3 * 146

@@ -55,7 +55,7 @@ def test_without_loss_a_leg_takes_what_its_chunks_take_on_the_link_and_a_round_t
 def test_no_leg_beats_the_byte_bound_and_passes_take_a_round_trip_each(loss, tolerance):
     delay_s, chunks = 0.002, 1500
     star = Star(workers=1, chunks=chunks, tolerance=tolerance, delay_s=delay_s)
-    star.links["worker-1", "switch"].loss = loss
+    star.links["worker-1", "switch"].set_loss(loss)
     (first,) = star.run(1)
     report = first.gathered["worker-1"]
     needed = math.ceil(chunks * (1 - tolerance))

@@ -55,7 +55,7 @@ class Rounds(Two):
     def round(self, loss=0.0, *, policy=ARM.gather, number=None, scale=1.0):
         number = len(self.reports) if number is None else number
         transfer, began_s = Leg.GATHER.transfer(number), self.simulation.now_s
-        self.link.loss = loss
+        self.link.set_loss(loss)
         payload = random_payload(self.layout, transfer)
         factors = np.random.default_rng(transfer).standard_normal(CHUNKS) * self.spread
         rows = self.layout.rows(payload).view("<f4")
@@ -547,7 +547,7 @@ def test_a_second_in_which_nearly_all_is_lost_ends():
     rounds = Rounds(seed=5)
     for _ in range(4):
         rounds.round()
-    rounds.simulation.at(rounds.simulation.now_s + 1.0, lambda: setattr(rounds.link, "loss", 0.0))
+    rounds.simulation.at(rounds.simulation.now_s + 1.0, lambda: rounds.link.set_loss(0.0))
     began_s = rounds.simulation.now_s
     share = rounds.round(0.99)
     assert share >= FLOOR

@@ -264,9 +264,9 @@ def test_a_local_network_of_fifty_microseconds_is_filled(name):
 def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips):
     scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s)
     scenario.run(50)
-    scenario.link.loss = 0.9
+    scenario.link.set_loss(0.9)
     scenario.run(round_trips)
-    scenario.link.loss = 0.0
+    scenario.link.set_loss(0.0)
     back = back_after(scenario.run(25))
     assert back is not None
     assert back <= 10
@@ -276,12 +276,12 @@ def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips
 def test_where_everything_is_lost_for_a_while_none_falls_silent_and_all_recover(name):
     scenario = usual(name)
     scenario.run(50)
-    scenario.link.loss = 1.0
+    scenario.link.set_loss(1.0)
     scenario.run(30)
     sent = scenario.link.sent
     scenario.run(30)
     assert scenario.link.sent > sent
-    scenario.link.loss = 0.0
+    scenario.link.set_loss(0.0)
     scenario.run(60)
     assert mean(scenario.run(80)) >= 0.9
 
@@ -494,7 +494,7 @@ def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
         flows.append(flow)
     simulation.run(done=lambda: all(len(flow.ended_s) == 3 for flow in flows), limit=10**6)
     calm, began_s = link.sent, simulation.now_s
-    link.loss = loss
+    link.set_loss(loss)
     link.set_rate(link_bps)
     simulation.run(done=lambda: all(flow.done for flow in flows), limit=10**6)
     assert all(flow.intact for flow in flows)

@@ -112,7 +112,7 @@ def test_warm_up_transfers_are_complete_on_a_lossy_path_and_without_loss_all_are
 def test_each_chunk_goes_once_and_soon_after_the_last_one_the_transfer_ends(loss):
     two = warmed()
     calm_s = carry(two, 8)[1].duration_s
-    two.link.loss = loss
+    two.link.set_loss(loss)
     sent, came = carry(two, 10)
     assert (sent.chunks_sent, sent.passes) == (CHUNKS, 1)
     assert came.chunks_received == pytest.approx(CHUNKS * (1 - loss), abs=25)
@@ -134,7 +134,7 @@ def test_a_sender_that_becomes_slow_is_cut_off_at_the_bound():
 def test_it_survives_a_second_in_which_nearly_all_is_lost():
     two, random, number = warmed(), np.random.default_rng(2), 8
     until_s = two.simulation.now_s + 1.0
-    two.link.loss = lambda: two.simulation.now_s < until_s and random.random() < 0.99
+    two.link.set_loss(lambda: two.simulation.now_s < until_s and random.random() < 0.99)
     while two.simulation.now_s < until_s:
         carry(two, number)
         number += 2
