@@ -167,9 +167,7 @@ class PayloadLayout:
         except (struct.error, UnicodeDecodeError, ValueError) as error:
             raise ProtocolError(f"malformed layout: {error}") from error
 
-    def difference(
-        self, other: "PayloadLayout", owners: tuple[str, str] = ("one", "the other")
-    ) -> str | None:
+    def difference(self, other: "PayloadLayout", owners: tuple[str, str]) -> str | None:
         """The first difference between two layouts, in one line; None when they are equal."""
         one, two = owners
         if self.chunk_bytes != other.chunk_bytes:

@@ -553,12 +553,9 @@ class Incoming:
                 self._drop_early(transfer)
 
     def next_deadline_s(self) -> float:
-        due_s = math.inf
-        for receiver in self.receivers.values():  # asked for with every wake-up
-            deadline_s = receiver.next_deadline_s()
-            if deadline_s is not None and deadline_s < due_s:
-                due_s = deadline_s
-        return min([due_s, *self._kept_until_s().values()])
+        deadlines = [receiver.next_deadline_s() for receiver in self.receivers.values()]
+        deadlines += self._kept_until_s().values()
+        return min((at_s for at_s in deadlines if at_s is not None), default=math.inf)
 
     def doubt(self, after_s: float) -> tuple[float, float]:
         """Returns `Connection.doubt` for ENERGY, which goes with the first datagrams."""

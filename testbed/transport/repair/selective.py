@@ -175,15 +175,14 @@ class SendQueue:
         self._fresh, self.kept = chunks[:at_first], chunks[len(chunks[:at_first]) :]
         self._lost = chunks[:0]
         self._lost_first = lost_first
-        self.waiting = len(self._fresh)  # how many there are
+
+    @property
+    def waiting(self) -> int:
+        return len(self._lost) + len(self._fresh)
 
     def release(self) -> None:
         """Queues the withheld chunks, too."""
-        self._set(self._lost, np.concatenate((self._fresh, self.kept)), self.kept[:0])
-
-    def _set(self, lost: Chunks, fresh: Chunks, kept: Chunks) -> None:
-        self._lost, self._fresh, self.kept = lost, fresh, kept
-        self.waiting = len(lost) + len(fresh)
+        self._fresh, self.kept = np.concatenate((self._fresh, self.kept)), self.kept[:0]
 
     def peek(self, count: int) -> Chunks:
         """Returns the next chunks, at most `count`; valid until the next change."""
@@ -200,25 +199,25 @@ class SendQueue:
             again = min(count, len(self._lost))
         else:
             again = max(0, count - len(self._fresh))
-        if again:
-            self._lost = self._lost[again:]
+        self._lost = self._lost[again:]
         self._fresh = self._fresh[count - again :]
-        self.waiting -= count
 
     def take(self, chunks: Chunks) -> None:
         """Removes these, wherever they wait."""
         taken = np.zeros(len(self.all), dtype=np.bool_)
         taken[chunks] = True
-        self._set(*(part[~taken[part]] for part in (self._lost, self._fresh, self.kept)))
+        self._lost, self._fresh, self.kept = (
+            part[~taken[part]] for part in (self._lost, self._fresh, self.kept)
+        )
 
     def push_lost(self, chunks: Chunks) -> None:
         if len(chunks):
-            self._set(np.concatenate((self._lost, chunks)), self._fresh, self.kept)
+            self._lost = np.concatenate((self._lost, chunks))
 
     def remove(self, arrived: NDArray[np.bool_]) -> None:
         """Removes lost chunks that have arrived after all, those where the mask is True."""
         if len(self._lost):
-            self._set(self._lost[~arrived[self._lost]], self._fresh, self.kept)
+            self._lost = self._lost[~arrived[self._lost]]
 
 
 # Send indices are unambiguous while the newest is less than half the modulus ahead of what the
