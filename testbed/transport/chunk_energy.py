@@ -1,8 +1,8 @@
-"""The energy of chunks, the sum of squares, as a byte each; the tolerance that bounds its loss.
+"""The energy of chunks, as a level of one byte each, and the tolerance that bounds its loss.
 
-`MUST`, the highest bit, marks a chunk that must arrive in any case. The rest is the energy in
-sixths of a power of two below the payload's largest, which is 127; 1 is all that is less, 0
-nothing. So sums are known between bounds that are at most a factor of 1.13 apart.
+`MUST`, the highest bit, marks a chunk that must arrive in any case. The rest is the energy, the sum
+of squares, in sixths of a power of two below the payload's largest, which is 127; 1 is all that is
+less, 0 nothing. So sums are known between bounds that are at most a factor of 1.13 apart.
 """
 
 import math

@@ -494,7 +494,8 @@ class TimeBound(NamedPolicy):
     Args:
         warm_up: so many transfers from each peer are complete; their times set the bound.
         quantile: the bound is this quantile of them, by nearest rank; above 0, up to 1.
-        wait: the part of the mean for which the receiver waits at the end; above 0, up to 1.
+        wait: once all has been sent, the receiver waits for this part of the time that recent
+            transfers took in the mean; above 0, up to 1.
     """
 
     name = "time-bound"
