@@ -191,8 +191,9 @@ class LabTopo(Topo):
             self._links[ends] = changes.over(self._links[ends])
 
     def _set_options(self) -> None:
-        delayed = any(link.delay_s for link in self._links.values())
-        if delayed and (rtt_s := self.longest_rtt_s()) > _MOST_RTT_S:
+        asked = any(link.queue_bdp is not None or link.delay_s for link in self._links.values())
+        rtt_s = self.longest_rtt_s() if asked else 0.0
+        if rtt_s > _MOST_RTT_S:
             raise ValueError(
                 f"delay_s: the farthest two hosts are a round trip of {rtt_s:g} s apart; "
                 f"valid: up to {_MOST_RTT_S:g} s; a delay of 10 ms is 0.01, or 10ms"
@@ -200,4 +201,4 @@ class LabTopo(Topo):
         for (first, second), link in self._links.items():
             info = self.linkInfo(first, second)
             places = {key: info[key] for key in ("node1", "node2", "port1", "port2")}
-            self.setlinkInfo(first, second, places | link.options())
+            self.setlinkInfo(first, second, places | link.options(rtt_s))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from testbed.shared.problems import Section, optional
 
@@ -34,7 +35,14 @@ class LinkParameters(Section):
     loss: float | None = optional(
         "share of packets that are lost at random, in each direction", ge=0, le=1
     )
-    queue_bytes: int | None = optional("queue of each direction", ge=2 * FRAME_BYTES, le=64 << 20)
+    queue_bytes: int | None = optional(
+        "queue of each direction; 150 kB where no scope gives a queue",
+        ge=2 * FRAME_BYTES,
+        le=64 << 20,
+    )
+    queue_bdp: float | None = optional(
+        "queue in multiples of rate x round-trip delay of the longest pair of hosts", gt=0, le=1000
+    )
     ecn_threshold_bytes: int | None = optional(
         "a queue longer than this marks packets (ECN); none: never", ge=FRAME_BYTES, le=64 << 20
     )
@@ -46,11 +54,33 @@ class LinkParameters(Section):
         exclude_if=lambda value: value is None,
     )
 
+    @model_validator(mode="after")
+    def _one_queue(self) -> Self:
+        if self.queue_bytes is not None and self.queue_bdp is not None:
+            raise ValueError("queue_bytes and queue_bdp exclude each other; give one of them")
+        return self
+
     def over(self, larger: LinkParameters) -> LinkParameters:
         """These parameters, completed by those of a larger scope."""
-        return LinkParameters(**{**larger._given(), **self._given()})
+        own, inherited = self._given(), larger._given()
+        if "queue_bytes" in own or "queue_bdp" in own:
+            inherited.pop("queue_bytes", None)
+            inherited.pop("queue_bdp", None)
+        return LinkParameters(**{**inherited, **own})
 
-    def options(self) -> dict[str, Any]:
+    def queue_size_bytes(self, rtt_s: float) -> int:
+        """The queue of one direction; `rtt_s`: the network's longest round trip without queues."""
+        if self.queue_bdp is None:
+            return self.queue_bytes or _QUEUE_BYTES
+        if rtt_s <= 0:
+            raise ValueError(
+                f"queue_bdp is {self.queue_bdp:g}, but no link has a delay: "
+                "give queue_bytes, or a delay_s above 0"
+            )
+        product_bytes = (self.rate_bps or 0) * rtt_s / 8
+        return max(2 * FRAME_BYTES, min(64 << 20, round(self.queue_bdp * product_bytes)))
+
+    def options(self, rtt_s: float) -> dict[str, Any]:
         """The options of Mininet's `addLink`; a ValueError names keys that do not fit together."""
         delay_s, jitter_s = self.delay_s or 0.0, self.jitter_s or 0.0
         if jitter_s > delay_s:
@@ -58,7 +88,7 @@ class LinkParameters(Section):
                 f"jitter_s is {jitter_s:g}, more than delay_s: some packets would have to wait "
                 f"less than 0 s; valid: up to {delay_s:g}, the link's delay_s"
             )
-        queue_bytes = self.queue_bytes or _QUEUE_BYTES
+        queue_bytes = self.queue_size_bytes(rtt_s)
         most = queue_bytes - FRAME_BYTES
         if self.ecn_threshold_bytes is not None and self.ecn_threshold_bytes > most:
             raise ValueError(
@@ -102,9 +132,6 @@ class TopologyParameters(LinkParameters):
         le=10_000_000_000,
         description="bits of Ethernet frames a second, in each direction",
     )
-    queue_bytes: int = Field(
-        default=_QUEUE_BYTES, ge=2 * FRAME_BYTES, le=64 << 20, description="queue of each direction"
-    )
     delayed_by: Literal["auto", "netem", "relay"] = Field(
         default="auto",
         description="what delays links; `auto`: netem where there is one, else our relay",
@@ -113,6 +140,15 @@ class TopologyParameters(LinkParameters):
     links: dict[str, LinkParameters] = Field(
         default={}, description="single links by name, `FIRST--SECOND` in either order"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _queue_by_default(cls, keys: Any) -> Any:
+        """Let the resolved configuration show the queue that an experiment does not mention."""
+        queues = ("queue_bdp", "queue_bytes")
+        if not isinstance(keys, Mapping) or any(keys.get(key) is not None for key in queues):
+            return keys
+        return {**keys, "queue_bytes": _QUEUE_BYTES}
 
     def host_names(self) -> list[str]:
         """List the training hosts: the server, then the workers in order."""

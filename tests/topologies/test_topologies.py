@@ -85,7 +85,7 @@ def test_thousands_of_hosts_are_built_in_seconds():
     assert len(topology.switches()) == 251 + 4
 
 
-@pytest.mark.parametrize("name", [*topologies.TOPOLOGIES])
+@pytest.mark.parametrize("name", topologies.TOPOLOGIES)
 def test_names_and_datapath_ids_are_the_same_each_time_and_fit_the_kernel(name):
     keys = {"name": name, "workers": 64, "extra_hosts": 32}
     if name == "fat-tree":
@@ -116,6 +116,21 @@ def test_a_link_takes_what_it_does_not_say_from_larger_scopes():
     )
 
 
+def test_a_queue_in_bandwidth_delay_products_goes_by_the_longest_pair_of_hosts():
+    topology = built(
+        name="dumbbell",
+        workers=2,
+        delay_s=0.001,
+        queue_bdp=2,
+        core={"rate_bps": 20_000_000, "delay_s": 0.008, "queue_bdp": 0.5},
+    )
+    rtt_s = 2 * (0.001 + 0.008 + 0.001)
+    assert topology.longest_rtt_s() == pytest.approx(rtt_s)
+    options = topology.link_options()
+    assert options["server--right"]["queue_bytes"] == round(2 * 100e6 * rtt_s / 8)
+    assert options["left--right"]["queue_bytes"] == round(0.5 * 20e6 * rtt_s / 8)
+
+
 # Further mistakes: `tests/cli/wrong_inputs.yaml`.
 @pytest.mark.parametrize(
     ("keys", "expected"),
@@ -124,6 +139,7 @@ def test_a_link_takes_what_it_does_not_say_from_larger_scopes():
             {"name": "star", "priority_queue_bytes": 30_000, "ecn_threshold_bytes": 30_000},
             "priority_queue_bytes and ecn_threshold_bytes exclude each other",
         ),
+        ({"name": "star", "queue_bdp": 1, "queue_bytes": 9000, "delay_s": 1}, "exclude each other"),
         ({"name": "fat-tree", "k": 4, "workers": 16}, "room for 16 hosts, not for 17"),
     ],
 )
