@@ -3,6 +3,7 @@
 import functools
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,8 +61,12 @@ class Star:
         self._share = rate_bps / workers, queue_bytes / workers
         self._any = self.layout.new_buffer()
         self.buffers = {name: self._buffer() for name in self.names}
-        self.links = {}
-        options = {"rate_bps": rate_bps, "delay_s": delay_s, "queue_bytes": queue_bytes}
+        self.links: dict[tuple[str, str], Link] = {}
+        options: dict[str, Any] = {
+            "rate_bps": rate_bps,
+            "delay_s": delay_s,
+            "queue_bytes": queue_bytes,
+        }
         for name in [*self.names, "server"]:
             for ends in ((name, "switch"), ("switch", name)):
                 seed = len(self.links)
