@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from testbed.lab.link_control import LinkControl
 from testbed.lab.loss_table import LossTable
-from testbed.lab.network import HostInfo, hosts_from_json
-from testbed.shared import own_code, units
+from testbed.lab.network import HostInfo
+from testbed.shared import own_code
 from testbed.shared.input_error import shown
 from testbed.shared.problems import Section
 
@@ -362,7 +362,7 @@ class LabAccess(ABC):
         self, network: Mapping[str, Any], links: LinkControl, *, records: Path, shared: Path
     ) -> None:
         self.network = network
-        self.hosts: Mapping[str, HostInfo] = hosts_from_json(dict(network))
+        self.hosts = {name: HostInfo(**fields) for name, fields in network["hosts"].items()}
         self.links = links
         self.records = records
         self.shared = shared

@@ -44,15 +44,11 @@ def end(processes: list[psutil.Process]) -> list[psutil.Process]:
         with privileges.regained(), suppress(psutil.Error):
             process.kill()
     deadline_s = time.monotonic() + _END_TIMEOUT_S
-    while (remaining := [process for process in processes if _lives(process)]) and (
-        time.monotonic() < deadline_s
-    ):
+    remaining = processes
+    while remaining and time.monotonic() < deadline_s:
         time.sleep(0.02)
+        remaining = [it for it in remaining if it.is_running() and process_status.lives(it.pid)]
     return remaining
-
-
-def _lives(process: psutil.Process) -> bool:
-    return process.is_running() and process_status.lives(process.pid)
 
 
 def _is_gone(owner: str) -> bool:

@@ -91,10 +91,6 @@ class LabInfo:
         return asdict(self)
 
 
-def hosts_from_json(document: dict[str, Any]) -> dict[str, HostInfo]:
-    return {name: HostInfo(**fields) for name, fields in document["hosts"].items()}
-
-
 @dataclass(kw_only=True)
 class Network:
     """A network of a Mininet `Topo`. Nothing here stops it: the sandbox's end removes all of it."""
