@@ -349,9 +349,8 @@ def show_explanation(directory: Path, console: Console) -> None:
     say(console, f"{directory.name}: {run.verdict}")
     say(console, f"  {explanation.MEANINGS[run.verdict]}")
     is_by_gates = any(gate.record["decides"] for gate in run.gates)
-    facts = {"reason": "" if is_by_gates else run.reason}
-    facts |= {"usual cause": run.causes, "what to do": run.remedy, "directory": str(directory)}
-    _facts(console, facts)
+    facts = {"usual cause": run.causes, "what to do": run.remedy, "directory": str(directory)}
+    _facts(console, {"reason": "" if is_by_gates else run.reason} | facts)
     for gate in run.gates:
         _show_gate(console, gate, directory)
     if run.others:

@@ -75,7 +75,7 @@ def _count(default: float, **further: Any) -> Any:
 
 
 _SLOWER = "Choose a lower topology.rate_bps."
-_ALONE = "Close other programs, or wait until the machine is idle. Then try again (./lab run)."
+_ALONE = "Close other programs, or wait for an idle machine. Then try again (./lab run)."
 _RELAY = f"{_ALONE} Run as root, where the relay runs ahead of all other programs."
 
 GATES: tuple[GateEntry, ...] = (
