@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from testbed.lab.link_control import LinkControl
 from testbed.lab.loss_table import LossTable
 from testbed.lab.network import HostInfo
-from testbed.shared import own_code
+from testbed.shared import own_code, units
 from testbed.shared.input_error import shown
 from testbed.shared.problems import Section
 

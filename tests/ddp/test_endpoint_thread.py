@@ -30,7 +30,7 @@ class Endpoint:
         self.begun_by_others = set()
 
     def _handle(self, transfer, peers, sending):
-        handle = Handle(transfer, sending, set(peers), lambda _: None)
+        handle = Handle(transfer, sending, peers, lambda _: None)
         for peer in self.lost.keys() & peers:
             handle.end(peer, self.lost[peer])
         return handle

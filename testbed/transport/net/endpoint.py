@@ -3,7 +3,7 @@
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
@@ -36,11 +36,15 @@ class Handle:
 
     transfer: int  # its number
     sending: bool  # whether this side sends
-    _awaited: set[str]
+    _peers: Iterable[str]
     _wait: Callable[["Handle"], None]
     # Of those peers with which it has ended; and those that were lost before, each with the reason.
     reports: dict[str, TransferReport] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._peers = frozenset(self._peers)  # a mapping would hold its buffers
+        self._awaited = set(self._peers)
 
     @property
     def done(self) -> bool:
@@ -49,7 +53,7 @@ class Handle:
 
     @property
     def peers(self) -> set[str]:
-        return self._awaited | self.reports.keys() | self.failed.keys()
+        return set(self._peers)
 
     def wait(self) -> dict[str, TransferReport]:
         """Returns the reports once it has ended with all peers.
@@ -204,7 +208,7 @@ class Endpoint:
         links = self._present()
         for peer in buffers.keys() & links.keys():
             check(links[peer].connection)
-        handle = Handle(transfer, sending, set(buffers), self._await)
+        handle = Handle(transfer, sending, buffers, self._await)
         now_s = time.monotonic()
         for peer in buffers:
             if peer in links:
