@@ -23,13 +23,12 @@ class PeerLost(TransportError):  # noqa: N818 - the event that happened
     """
 
     def __init__(self, peer: str, reason: str) -> None:
-        super().__init__(f"lost {peer}: {reason}")
+        super().__init__(peer, reason)
         self.peer = peer
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        # Without this, pickling between processes fails.
-        return type(self), (self.peer, self.reason)
+    def __str__(self) -> str:
+        return f"lost {self.peer}: {self.reason}"
 
 
 def check_number(

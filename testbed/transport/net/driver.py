@@ -145,10 +145,8 @@ class DataChannel:
     @property
     def worked(self) -> bool:
         """Says whether a plan has done anything, or leaves a decision: then it must be ended."""
-        sending, receiving = self.sending, self.receiving
-        return (sending is not None and sending.worked) or (
-            receiving is not None and receiving.worked
-        )
+        plans = (self.sending, self.receiving)
+        return any(plan is not None and plan.worked for plan in plans)
 
     def end_plans(self, connection: Connection, now_s: float) -> None:
         """Reports what the plans did during a wait that is over."""

@@ -243,22 +243,16 @@ class UdpSocket:
             except OSError as error:
                 if segmented and error.errno in _NO_SEGMENTATION:
                     self.segmentation = False  # for this peer: it would refuse again
-                elif self._is_loss(error):
-                    per_message = self._sender.per_segmented if segmented else 1
-                    sent += min(total - sent, per_message)
-                else:
+                elif error.errno in _FULL:
+                    self.blocked = True
                     break
+                elif error.errno in _NO_ROOM:
+                    self._counters["no-buffers"] += 1
+                    break
+                else:  # these count as sent
+                    self._count_loss(error)
+                    sent += min(total - sent, self._sender.per_segmented if segmented else 1)
         return sent
-
-    def _is_loss(self, error: OSError) -> bool:
-        if error.errno in _FULL:
-            self.blocked = True
-            return False
-        if error.errno in _NO_ROOM:
-            self._counters["no-buffers"] += 1
-            return False
-        self._count_loss(error)
-        return True
 
     def _count_loss(self, error: OSError) -> None:
         if error.errno in _MISTAKES:
