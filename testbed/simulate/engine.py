@@ -13,10 +13,7 @@ class Simulation:
         self.events = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._tie = itertools.count()
-        self._numbers = itertools.count()
-
-    def number(self) -> int:
-        return next(self._numbers)
+        self.numbers = itertools.count()
 
     def at(self, time_s: float, action: Callable[[], None]) -> None:
         """Calls `action` at `time_s`; things of the same time happen in the order of asking."""

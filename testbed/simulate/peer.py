@@ -114,9 +114,8 @@ class Arrivals:
 
     def come_by(self, links: Sequence[Link], pool: Pool) -> None:
         self._pools.append(pool)
-        for link in links[-1:]:
-            if link not in self._links:
-                self._links.append(link)
+        if links[-1] not in self._links:
+            self._links.append(links[-1])
 
     def expect(self, train: Train, pool: Pool, note: object) -> None:
         """Note that a train is going to arrive, which belongs into this pool, with this note."""
@@ -267,7 +266,7 @@ class Peer:
         self.arrivals = arrivals or Arrivals(simulation)
         self.inbox = Pool()  # what arrives, until it is read
         self._simulation = simulation
-        self._rank = simulation.number()  # as in `Batch`, of what it sends
+        self._rank = next(simulation.numbers)  # as in `Batch`, of what it sends
         self._coalesce_s = coalesce_s
         self._measured = measured
         self._sends_ahead = ahead

@@ -78,12 +78,10 @@ _SENSELESS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("repair", "order", "marks"), _BY_ITSELF),
         "control": "it hurries the control messages of our own transport: leave it out",
     },
-    "udp": {
-        "keep": "our own transport's receivers decide what to give up: leave it out, or choose the "
-        "carrier tcp",
-        "coding": "our own transport sends chunks as they are: leave it out, or choose the carrier "
-        "tcp",
-    },
+    "udp": dict.fromkeys(
+        ("keep", "coding"),
+        "our own transport sends all chunks as they are: leave it out, or choose the carrier tcp",
+    ),
 }
 _CHOICES = {
     "carrier": ("udp", "tcp"),
