@@ -45,14 +45,9 @@ class Timely(PathControl):
         super().__init__(datagram_bytes=datagram_bytes)
         self._rate: float | None = None
         self.starting = True  # the rate doubles each round trip
-        self._previous_s: float | None = None
-        self._difference_s = 0.0
-        self._calm_rounds = 0
-        self._round_rtt_s = math.inf  # the smallest of this round
-        self._round_lost = False
         self._fell = False  # whether the last step was down
         self._fell_s = -math.inf  # data sent before says nothing about the present rate
-        self._plateau = DeliveryPlateau()
+        self._begin()
 
     @property
     def rate_bps(self) -> float:
@@ -84,12 +79,15 @@ class Timely(PathControl):
 
     def on_transfer_begin(self, now_s: float) -> None:
         super().on_transfer_begin(now_s)
-        self._previous_s = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._previous_s: float | None = None
         self._difference_s = 0.0
         self._calm_rounds = 0
-        self._round_rtt_s = math.inf
+        self._round_rtt_s = math.inf  # the smallest of this round
         self._round_lost = False
-        self._plateau.forget()
+        self._plateau = DeliveryPlateau()
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
