@@ -237,10 +237,6 @@ class ProtocolConfig:
         return {name: text for name, text in texts.items() if unsaid.get(name) != text}
 
 
-def _reliable() -> Fixed:
-    return Fixed(0)
-
-
 @dataclass(frozen=True)
 class Preset:
     """A protocol after a published one, or of ours: its fields of ProtocolConfig.
@@ -249,17 +245,13 @@ class Preset:
     """
 
     about: str
-    policy: Callable[..., TolerancePolicy] = _reliable
+    policy: Callable[..., TolerancePolicy] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] | Callable[..., Mapping[str, Any]] = field(default_factory=dict)
 
 
 def _mlt(tolerance: float) -> PerLayer:
     return PerLayer(tolerance)
-
-
-def _energy(*, within_rounds: int, per: str, **options: float) -> BoundedEnergy:
-    return BoundedEnergy(**options)
 
 
 def _by_energy(
@@ -272,8 +264,10 @@ def _by_energy(
         order += f",at_most={at_most!r}"
     if per != "payload":  # without it, runs have the keys that they had before there was this
         order += f",per={per}"
+    policy = BoundedEnergy(share=share, patience=patience, at_most=at_most)
     return {
-        "broadcast": BoundedEnergy(share=share, patience=patience, at_most=at_most),
+        "gather": replace(policy, floor=floor),
+        "broadcast": policy,
         "order": order,
         "repair": "streaming:lost_first=true",
         "congestion_control": "compensated",
@@ -365,7 +359,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "bounded-energy": Preset(
         "Ours: the most energetic chunks first, until there is enough energy or it is late.",
-        _energy,
+        None,
         {
             "floor": 0.05,
             "share": 0.95,
@@ -422,7 +416,7 @@ def preset(name: str, /, **overrides: Any) -> ProtocolConfig:
     chosen = _chosen(name)
     options = {key: overrides.pop(key, default) for key, default in chosen.options.items()}
     fixed = chosen.settings(**options) if callable(chosen.settings) else chosen.settings
-    policy = chosen.policy(**options)
-    return ProtocolConfig(
-        **{"name": name, "gather": policy, "broadcast": policy, **fixed, **overrides}
-    )
+    legs = {}
+    if chosen.policy is not None:
+        legs = dict.fromkeys(("gather", "broadcast"), chosen.policy(**options))
+    return ProtocolConfig(**{"name": name, **legs, **fixed, **overrides})

@@ -82,13 +82,6 @@ def test_a_batch_is_four_milliseconds_of_the_rate_within_limits(rate_bps, batch)
     assert pacer.allowance(0.0) == batch
 
 
-def test_without_a_rate_a_batch_is_eight_segmented_sends():
-    pacer = pacer_of(rate_bps=math.inf, max_batch=5)
-    assert pacer.allowance(0.0) == 40
-    pacer.set_rate(1e10)
-    assert pacer.allowance(0.0) == 5
-
-
 @pytest.mark.parametrize(
     ("quantum_s", "queue_datagrams", "batch"),
     [
