@@ -6,7 +6,6 @@ and also carries out plans while the driver waits. Their results are reported be
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +34,11 @@ _NUMBERS_PER_CHUNK, _LEAST_WINDOW = 4, 1024
 # A number so far ahead, or half a window, may be damaged: taken at once, it would move the window
 # past what is to come.
 _FAR = SEND_INDEX_MODULUS // 2
+# Why a datagram is dropped: by its header, then by its number.
+FAULTS = (
+    *("wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length"),
+    *("replayed", "too-old", "far-ahead"),
+)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -150,27 +154,25 @@ class Placement:
         return step
 
     def _valid(self, batch: NDArray[np.void]) -> NDArray[np.void]:
-        """Finds the records whose header fits this transfer; counts the others."""
+        """Finds the records whose header fits this transfer; counts the others' first faults."""
         transfers = batch["transfer"]
         sequences = batch["sequence"] & _CHUNK_MASK
         in_range = sequences < self.layout.chunk_count
         lengths = self.layout.chunk_lengths[np.where(in_range, sequences, 0)]
-        faults: Sequence[tuple[str, NDArray[np.bool_]]] = (
-            ("wrong-session", batch["session"] != self.session),
-            ("stale-transfer", transfers < self.transfer),
-            ("early-transfer", transfers > self.transfer),
-            ("out-of-range", ~in_range),
-            ("wrong-length", batch["length"] != lengths),
+        faults = np.stack(
+            [
+                batch["session"] != self.session,
+                transfers < self.transfer,
+                transfers > self.transfer,
+                ~in_range,
+                batch["length"] != lengths,
+            ]
         )
-        good = ~np.logical_or.reduce([fault for _, fault in faults])
+        good = ~faults.any(axis=0)
         if good.all():
             return batch
-        suspects = ~good
-        for reason, fault in faults:
-            guilty = suspects & fault
-            if guilty.any():
-                self.ignored[reason] += int(np.count_nonzero(guilty))
-                suspects &= ~fault
+        first = faults[:, ~good].argmax(axis=0)
+        self.ignored.update(FAULTS[fault] for fault in first.tolist())
         return batch[good]
 
     def _place(self, batch: NDArray[np.void]) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.fast_path import (
     COALESCED_S,
+    FAULTS,
     NUMPY,
     Arrivals,
     Coalescer,
@@ -82,10 +83,6 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
 
 LIBRARY, WHY_NONE = _load()
 
-_FAULTS = (
-    *("wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length"),
-    *("replayed", "too-old", "far-ahead"),
-)
 _RESERVED = 4096
 _SELECTABLE = 1024  # FD_SETSIZE
 _LOGGED = 64
@@ -110,7 +107,7 @@ class _Placing(ctypes.Structure):
         (ctypes.c_void_p, "rows received seen stamps chunks"),
         (ctypes.c_uint64, "rows_room"),
         (ctypes.c_uint32, f"{_TRANSFER} window newest farthest room ignored gained"),
-        (ctypes.c_uint32 * len(_FAULTS), "faults"),
+        (ctypes.c_uint32 * len(FAULTS), "faults"),
     )
 
 
@@ -195,7 +192,7 @@ class CompiledPlacement(Placement):
     def taken(self, valid: int, gained: int) -> Arrivals:
         """Returns what C has taken: so many valid datagrams, with so many new chunks."""
         if self._it.ignored:
-            ignored = Counter(dict(zip(_FAULTS, self._it.faults, strict=True)))
+            ignored = Counter(dict(zip(FAULTS, self._it.faults, strict=True)))
             ignored["duplicate"] = self._it.ignored - ignored.total()
             self.ignored += ignored
         self.received_count += gained
