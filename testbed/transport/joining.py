@@ -4,6 +4,7 @@ Nothing is sent before, so an unknown sender learns nothing (`docs/concepts/conn
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from testbed.transport.errors import ProtocolError
 from testbed.transport.layout import PayloadLayout
@@ -57,32 +58,29 @@ class Newcomer:
         return hello
 
 
+@dataclass(frozen=True, kw_only=True)
 class Admission:
     """Judges HELLOs for a server."""
 
-    def __init__(
-        self, *, addresses: Mapping[str, str], layout: PayloadLayout | None = None, terms: str = ""
-    ) -> None:
-        """`addresses`: name -> numeric IP address of each worker that is expected."""
-        self._addresses = dict(addresses)
-        self._layout = layout
-        self._terms = terms
+    addresses: Mapping[str, str]  # name -> numeric IP address of each worker that is expected
+    layout: PayloadLayout | None = None
+    terms: str = ""
 
     def judge(self, hello: Hello, address: str, identity: str | None = None) -> None:
         """Returns if the worker may join."""
-        if hello.name not in self._addresses:
+        if hello.name not in self.addresses:
             raise UnknownSenderError("unknown-name", hello.name)
-        if address != self._addresses[hello.name]:
+        if address != self.addresses[hello.name]:
             raise UnknownSenderError("unknown-address", hello.name)
         if identity is not None and identity != hello.name:
             raise UnknownSenderError("another-name", hello.name)
-        if hello.terms != self._terms:
+        if hello.terms != self.terms:
             raise ProtocolError(
-                f"the transports differ: the server has {self._terms}, {hello.name} {hello.terms}"
+                f"the transports differ: the server has {self.terms}, {hello.name} {hello.terms}"
             )
-        if self._layout is None or hello.layout == self._layout.encode():
+        if self.layout is None or hello.layout == self.layout.encode():
             return
         theirs = PayloadLayout.decode(hello.layout)
-        difference = self._layout.difference(theirs, ("the server", hello.name))
+        difference = self.layout.difference(theirs, ("the server", hello.name))
         if difference is not None:
             raise ProtocolError(f"the payload layouts differ: {difference}")

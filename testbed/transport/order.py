@@ -290,20 +290,20 @@ MARKS: Registry[Marks | None] = Registry(
 _MARKED_BLOCK = 64
 
 
+@dataclass(frozen=True)
 class MarkedOrder(ChunkOrder):
     """An order whose chunks have classes, protected ones first within each block."""
 
-    def __init__(self, order: ChunkOrder, marks: Marks) -> None:
-        self._order = order
-        self._marks = marks
+    order: ChunkOrder
+    marks: Marks
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
         return self.arranger(context)(np.arange(context.layout.chunk_count, dtype=np.int64))
 
     def arranger(self, context: OrderContext) -> Arranger:
-        protected = self._marks.protected(context)
+        protected = self.marks.protected(context)
         chunks = np.arange(context.layout.chunk_count, dtype=np.int64)
-        ordered = self._order.arranger(context)(chunks)
+        ordered = self.order.arranger(context)(chunks)
         place = chunks // _MARKED_BLOCK * 2 + ~protected[ordered]
         return Arranger(ordered[np.argsort(place, kind="stable")], protected=protected)
 
