@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,7 +51,8 @@ def export(folder: Path, target: Path) -> int:
 def _write(file: IO[bytes], folder: Path) -> None:
     runs = sorted(path.parent for path in folder.glob("*/config.json"))
     with zipfile.ZipFile(file, "w", compression=zipfile.ZIP_DEFLATED) as archive:
-        sums = {name: _add(archive, name, path) for name, path in sorted(_files(folder, runs))}
+        files = sorted(_files(folder, runs))
+        sums = {name: _add(archive, name, path.read_bytes()) for name, path in files}
         packages = {
             f"{distribution.name}=={distribution.version}\n"
             for distribution in metadata.distributions()
@@ -94,19 +94,13 @@ def _files(folder: Path, runs: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     yield "CITATION.cff", _ROOT / "CITATION.cff"
 
 
-def _add(archive: zipfile.ZipFile, name: str, content: Path | bytes) -> str:
-    """Store a file or its bytes; return the SHA-256."""
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> str:
+    """Store a file's content; return the SHA-256."""
     member = zipfile.ZipInfo(name)  # of 1980, whenever it is written
     member.external_attr = 0o100644 << 16
     member.compress_type = zipfile.ZIP_DEFLATED
-    if isinstance(content, bytes):
-        archive.writestr(member, content)
-        return hashlib.sha256(content).hexdigest()
-    member.file_size = content.stat().st_size
-    with content.open("rb") as source, archive.open(member, "w") as packed:
-        shutil.copyfileobj(source, packed)
-        source.seek(0)
-        return hashlib.file_digest(source, "sha256").hexdigest()
+    archive.writestr(member, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _readme(folder: Path, runs: list[Path]) -> str:

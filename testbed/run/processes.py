@@ -118,10 +118,7 @@ class Processes:
             log = text.partition(":")[0]
             log = log if (self._logs / f"{log}.log").exists() else name
             return f"{text}; see logs/{log}.log"
-        return f"{name}: {self.how_ended(name)}; {self.end_of_log(name)}"
-
-    def how_ended(self, name: str) -> str:
-        return how_ended(self._running[name].wait())
+        return f"{name}: {how_ended(self._running[name].wait())}; {self.end_of_log(name)}"
 
     def end_of_log(self, name: str) -> str:
         return end_of(self._logs / f"{name}.log", f"logs/{name}.log")

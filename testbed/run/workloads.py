@@ -14,7 +14,7 @@ from typing import Any
 from controllers.controller_socket import ControllerClient
 from testbed.lab import host_program, paths
 from testbed.lab.kernel import process_status, socket_defaults
-from testbed.run.processes import ProcessError, end_of, killed_by
+from testbed.run.processes import ProcessError, end_of, how_ended, killed_by
 from testbed.run.session import LabSession, topology_of
 from testbed.shared import run_directory
 from testbed.shared.jsonl import JsonLinesWriter
@@ -289,7 +289,7 @@ class ProgramWorkload:
                 continue
             cause = "ended before the others, as no service does"
             if status:
-                cause = self._lab.processes.how_ended(program.name)
+                cause = how_ended(status)
             if status == -signal.SIGKILL and self._is_first_of_host(program):
                 impairment = killed_by(program.host, self._lab.directory)
                 cause += impairment
