@@ -68,12 +68,6 @@ class Selection:
     experiment: str | None = None
     key: str | None = None
 
-    def __str__(self) -> str:
-        if self.key is not None:
-            return f"run {self.key!r}"
-        of = f" of {self.experiment!r}" if self.experiment is not None else ""
-        return f"no run{of} in {self.results}"
-
 
 def running(selection: Selection) -> list[Watched]:
     """Find the runs in progress, the latest first."""
@@ -91,12 +85,15 @@ def running(selection: Selection) -> list[Watched]:
 def watch(selection: Selection, console: Console) -> None:
     """Show the runs until none is in progress any more."""
     if not running(selection):
-        what = "is not in progress" if selection.key else "is in progress"
+        which = f" {selection.key!r}" if selection.key else ""
         planned = ""
-        if selection.experiment is not None and selection.key is None:
+        if selection.experiment is not None:
+            which += f" of {selection.experiment!r}"
             planned = sweep(selection.results / selection.experiment)
         rest = f" ({planned})" if planned else ""
-        raise InputError(f"{selection} {what}{rest}; start one with ./lab run")
+        raise InputError(
+            f"no run{which} in {selection.results} is in progress{rest}; start one with ./lab run"
+        )
     if not console.is_terminal:
         raise InputError("watch: draws in a terminal; without one, ./lab run itself prints lines")
     ended: list[str] = []

@@ -95,7 +95,7 @@ def test_nothing_running_is_an_input_error(tmp_path):
     (abandoned / "live.json").write_text(json.dumps(live(t_s=time.monotonic() - 60)))
     with pytest.raises(InputError, match=r"no run in .* is in progress"):
         follow.watch(IN(results=tmp_path), Console(file=io.StringIO()))
-    with pytest.raises(InputError, match="'other' is not in progress"):
+    with pytest.raises(InputError, match=r"no run 'other' in .* is in progress"):
         follow.watch(IN(results=tmp_path, key="other"), Console(file=io.StringIO()))
 
 
