@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, model_validator
 
 from controllers.impairments.base import Effect, LabAccess, lines_of_file
-from controllers.impairments.link import ChangedDirection, too_much_jitter
+from controllers.impairments.link import ChangedDirection, NewSettings, too_much_jitter
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.named_sections import folders
 
