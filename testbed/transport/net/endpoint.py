@@ -29,6 +29,8 @@ from testbed.transport.net.driver import Driver, Link
 from testbed.transport.net.membership import Membership
 from testbed.transport.tolerance import Fixed, StopRuleFactory
 
+Buffers = Mapping[str, NDArray[np.uint8]]  # by peer
+
 
 @dataclass(eq=False)
 class Handle:
@@ -131,9 +133,7 @@ class Endpoint:
             raise
         self._open = True
 
-    def send(
-        self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]
-    ) -> dict[str, TransferReport]:
+    def send(self, transfer: int, payloads: Buffers) -> dict[str, TransferReport]:
         """Sends to several peers at once; returns when each has answered STOP.
 
         `payloads` maps peers to buffers of the layout; several peers may share one buffer.
@@ -141,10 +141,7 @@ class Endpoint:
         return self.post_send(transfer, payloads).wait()
 
     def receive(
-        self,
-        transfer: int,
-        tolerance: float | StopRuleFactory,
-        into: Mapping[str, NDArray[np.uint8]],
+        self, transfer: int, tolerance: float | StopRuleFactory, into: Buffers
     ) -> dict[str, TransferReport]:
         """Receives from several peers at once; returns when enough has arrived from each.
 
@@ -154,7 +151,7 @@ class Endpoint:
         """
         return self.post_receive(transfer, tolerance, into).wait()
 
-    def post_send(self, transfer: int, payloads: Mapping[str, NDArray[np.uint8]]) -> Handle:
+    def post_send(self, transfer: int, payloads: Buffers) -> Handle:
         """Begins to send; the payloads must not change before the handle is done.
 
         Raises ValueError, and nothing is sent, for an unknown peer, a number that does not ascend,
@@ -173,10 +170,7 @@ class Endpoint:
         return self._post(transfer, payloads, begin, check, sending=True)
 
     def post_receive(
-        self,
-        transfer: int,
-        tolerance: float | StopRuleFactory,
-        into: Mapping[str, NDArray[np.uint8]],
+        self, transfer: int, tolerance: float | StopRuleFactory, into: Buffers
     ) -> Handle:
         """Begins to receive; the buffers belong to the transfer until the handle is done."""
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
@@ -193,7 +187,7 @@ class Endpoint:
     def _post(
         self,
         transfer: int,
-        buffers: Mapping[str, NDArray[np.uint8]],
+        buffers: Buffers,
         begin: Callable[[Connection, float], None],
         check: Callable[[Connection], None],
         *,

@@ -37,6 +37,8 @@ from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import ConnectionSettings
 from testbed.transport.tolerance import StopRule
 
+Buffer = NDArray[np.uint8]
+Mask = NDArray[np.bool_]
 _VALUES_BYTES = 2 * ELEMENT_BYTES
 
 
@@ -50,9 +52,7 @@ class TwoValues:
     def size(self, layout: PayloadLayout) -> int:
         return layout.chunk_count * _coded_bytes(layout)
 
-    def pack(
-        self, layout: PayloadLayout, payload: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.bool_], memoryview]:
+    def pack(self, layout: PayloadLayout, payload: Buffer) -> tuple[Mask, memoryview]:
         """Raises InputError, before anything is sent, for a chunk with more than two values."""
         words = layout.rows(payload).view("<u4")
         first = words[:, :1]
@@ -70,9 +70,7 @@ class TwoValues:
         block[:, _VALUES_BYTES:] = np.packbits(others, axis=1, bitorder="little")
         return np.ones(layout.chunk_count, dtype=np.bool_), block.reshape(-1).data
 
-    def unpack(
-        self, layout: PayloadLayout, block: NDArray[np.uint8], rows: NDArray[np.uint8]
-    ) -> NDArray[np.bool_]:
+    def unpack(self, layout: PayloadLayout, block: Buffer, rows: Buffer) -> Mask:
         coded = block.reshape(layout.chunk_count, -1)
         values = np.ascontiguousarray(coded[:, :_VALUES_BYTES]).view("<u4")
         others = np.unpackbits(
@@ -104,9 +102,7 @@ class Selection:
     def size(self, layout: PayloadLayout) -> int:
         return _bitmap_bytes(layout) + self.count(layout) * layout.chunk_bytes
 
-    def pack(
-        self, layout: PayloadLayout, payload: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.bool_], memoryview]:
+    def pack(self, layout: PayloadLayout, payload: Buffer) -> tuple[Mask, memoryview]:
         """Packs the chunks with the most energy, the first of equals."""
         rows = layout.rows(payload)
         energy = chunk_energy.energies(rows)
@@ -118,9 +114,7 @@ class Selection:
         np.compress(chosen, rows, axis=0, out=block[bitmap:].reshape(-1, layout.chunk_bytes))
         return chosen, block.data
 
-    def unpack(
-        self, layout: PayloadLayout, block: NDArray[np.uint8], rows: NDArray[np.uint8]
-    ) -> NDArray[np.bool_]:
+    def unpack(self, layout: PayloadLayout, block: Buffer, rows: Buffer) -> Mask:
         """ProtocolError unless its bitmap names as many chunks as are sent."""
         bitmap = _bitmap_bytes(layout)
         chosen = unpack_bitmap(block[:bitmap].tobytes(), layout.chunk_count)
@@ -218,7 +212,7 @@ def check_congestion_control(connection: socket.socket, name: str) -> None:
 _FRAME = struct.Struct("!IIQ")
 HEAD_BYTES = _FRAME.size
 # Which chunks go, None for all, and the bytes that follow a frame's head.
-_Packed = tuple[NDArray[np.bool_] | None, memoryview]
+_Packed = tuple[Mask | None, memoryview]
 # Reads in a row before other peers get their turn.
 _READS_PER_TURN = 64
 
@@ -238,7 +232,7 @@ class _Transfer:
         self.head = _FRAME.pack(settings.session, transfer, self.layout.payload_bytes)
         self.data = data
         self.compression = data.compression
-        self.chosen: NDArray[np.bool_] | None = None  # None: all chunks
+        self.chosen: Mask | None = None  # None: all chunks
         self.began_s = now_s
         self.ended_s = now_s
 
@@ -321,7 +315,7 @@ class _Receiving(_Transfer):
     probes = 0
     took: tuple[float, int] | None = None  # no stop rule looks back on it
 
-    def __init__(self, into: NDArray[np.uint8], *common: Any) -> None:
+    def __init__(self, into: Buffer, *common: Any) -> None:
         super().__init__(*common)
         self._head, self._rows = bytearray(_FRAME.size), self.layout.rows(into)
         if self.compression is None:
@@ -400,21 +394,15 @@ class _TcpOutgoing(Outgoing):
         return None if sender is None else sender.asked_s
 
     def _new(
-        self,
-        transfer: int,
-        payload: NDArray[np.uint8],
-        now_s: float,
-        arrangers: dict[int, Any] | None,
+        self, transfer: int, payload: Buffer, now_s: float, arrangers: dict[int, Any] | None
     ) -> Any:
         packed = self._packed(transfer, payload, {} if arrangers is None else arrangers)
         return _Sending(packed, transfer, self._settings, self.data, now_s)
 
-    def prepare(self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]) -> None:
+    def prepare(self, transfer: int, payload: Buffer, arrangers: dict[int, Any]) -> None:
         self._packed(transfer, payload, arrangers)
 
-    def _packed(
-        self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]
-    ) -> _Packed:
+    def _packed(self, transfer: int, payload: Buffer, arrangers: dict[int, Any]) -> _Packed:
         layout, compression = self._settings.layout_of(transfer), self.data.compression
         rows = layout.rows(payload)
         if (place := rows.ctypes.data) not in arrangers:
@@ -425,16 +413,14 @@ class _TcpOutgoing(Outgoing):
         packed: _Packed = arrangers[place]
         return packed
 
-    def offer(self, now_s: float) -> NDArray[np.uint8]:
+    def offer(self, now_s: float) -> Buffer:
         return self.nothing
 
 
 class _TcpIncoming(Incoming):
     data: "TcpData"
 
-    def _new(
-        self, transfer: int, rule: StopRule | None, into: NDArray[np.uint8], now_s: float
-    ) -> Any:
+    def _new(self, transfer: int, rule: StopRule | None, into: Buffer, now_s: float) -> Any:
         """Ignores the stop rule: TCP delivers everything, which satisfies every rule."""
         return _Receiving(into, transfer, self._settings, self.data, now_s)
 
