@@ -140,17 +140,14 @@ def _setting(protocol: str, key: str) -> Schema:
     elif unit is not None:
         schema = _with_unit({"type": "number", "exclusiveMinimum": 0}, unit)
     else:
-        hints = {name: kind for part in parts for name, kind in _hints(part).items()}
+        kinds = [get_type_hints(part.__init__) for part in parts]
+        hints = {name: kind for of_part in kinds for name, kind in of_part.items()}
         schema = TypeAdapter(hints[key]).json_schema()
         for form in schema.get("anyOf", [schema]):
             if form.get("type") in ("number", "integer"):
                 form |= _bounds(key)
     texts = {name: text for part in parts for name, text in docstrings.arguments(part).items()}
     return {**schema, "description": texts.get(key, "")}
-
-
-def _hints(part: Any) -> dict[str, Any]:
-    return get_type_hints(part) | get_type_hints(part.__init__)
 
 
 def _bounds(key: str) -> Schema:

@@ -260,7 +260,7 @@ class Sender:
     def _window(self) -> float:
         """Returns how many datagrams the window still allows; one is always allowed in flight."""
         window_bytes = self._path.congestion.window_bytes
-        whole = self._path.flow_window
+        whole = self._path.flow_window if math.isinf(self._path.rate_bps) else math.inf
         if window_bytes < math.inf:
             whole = min(whole, max(1, int(window_bytes // self._path.datagram_wire_bytes)))
         held = self._repair.in_flight if self.held else 0

@@ -36,7 +36,7 @@ class SendingPath:
         # Both are this sender's shares: of the queue, and of the link that empties it.
         is_finite = math.isfinite(queue_bytes) and math.isfinite(self.rate_bps)
         self._full_queue_s = queue_bytes / (self.rate_bps / 8) if is_finite else None
-        self._flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
+        self.flow_window = max(2, receive_buffer_bytes / wire_bytes(1, chunk_bytes))
         # One segmented send may not be larger than the largest datagram.
         max_batch = max(1, min(MAX_BATCH, MAX_DATAGRAM_BYTES // datagram_bytes))
         self.datagram_wire_bytes = wire_bytes(1, chunk_bytes) + trailer_bytes
@@ -98,8 +98,3 @@ class SendingPath:
         if repair in self._held:
             self._held.remove(repair)
             self.begin(repair, now_s)
-
-    @property
-    def flow_window(self) -> float:
-        """Limits unpaced senders by what the receiver's buffer holds, in datagrams."""
-        return self._flow_window if math.isinf(self.rate_bps) else math.inf
