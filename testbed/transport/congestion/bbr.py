@@ -153,7 +153,7 @@ class Bbr(PathControl):
         super().on_sent(sent_bytes, now_s)
         is_probing = self.state is BbrState.PROBE_BW and self._is_large
         if is_probing and CYCLE[self._phase] == 1 and self._phase_is_over(now_s):
-            self._next_phase(now_s)
+            self._begin_phase(self._phase + 1, now_s)
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
@@ -196,11 +196,9 @@ class Bbr(PathControl):
                 self.state = BbrState.STARTUP
                 self._filled = False
                 self._full_bps, self._full_rounds = self.bandwidth_bps, 0
-        if not self._excused(feedback.now_s):
+        lossy_from_s = self._lossy_from_s
+        if lossy_from_s is None or feedback.now_s - lossy_from_s >= _MOST_EXCUSED_S:
             self._telling_rounds += 1
-
-    def _excused(self, now_s: float) -> bool:
-        return self._lossy_from_s is not None and now_s - self._lossy_from_s < _MOST_EXCUSED_S
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
         return self.path.delivery_rate_bps
@@ -246,9 +244,7 @@ class Bbr(PathControl):
     def _probe_bandwidth(self, now_s: float) -> None:
         self.state = BbrState.PROBE_BW
         # Any phase except the one that drains.
-        self._phase = (2 + int(now_s * 1e6) % (len(CYCLE) - 1)) % len(CYCLE)
-        self._phase_from_s = now_s
-        self._lost_in_phase = False
+        self._begin_phase(2 + int(now_s * 1e6) % (len(CYCLE) - 1), now_s)
 
     def _cycle(self, feedback: Feedback) -> None:
         now_s, in_flight = feedback.now_s, feedback.in_flight_bytes
@@ -262,13 +258,13 @@ class Bbr(PathControl):
         elif gain < 1:
             over = over or in_flight <= self._drained_bytes
         if over:
-            self._next_phase(now_s)
+            self._begin_phase(self._phase + 1, now_s)
 
     def _phase_is_over(self, now_s: float) -> bool:
         return now_s - self._phase_from_s > self.path.min_rtt_s
 
-    def _next_phase(self, now_s: float) -> None:
-        self._phase = (self._phase + 1) % len(CYCLE)
+    def _begin_phase(self, phase: int, now_s: float) -> None:
+        self._phase = phase % len(CYCLE)
         self._phase_from_s = now_s
         self._lost_in_phase = False
 
