@@ -270,10 +270,7 @@ class Endpoint:
         return {peer: compressed.report(report, chosen[peer]) for peer, report in reports.items()}
 
     def receive(
-        self,
-        transfer: int,
-        tolerance: float | StopRuleFactory,
-        into: Mapping[str, Buffer],
+        self, transfer: int, tolerance: float | StopRuleFactory, into: Mapping[str, Buffer]
     ) -> dict[str, TransferReport]:
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
         layout, compressed, streams = self.config.layout_of(transfer), self._compressed, into

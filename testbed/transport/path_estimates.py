@@ -5,8 +5,7 @@ import statistics
 from collections import deque
 
 # Weights of a new sample in the smoothed round trip and its deviation (RFC 6298, section 2).
-_SMOOTHING = 1 / 8
-_DEVIATION_SMOOTHING = 1 / 4
+_SMOOTHING, _DEVIATION_SMOOTHING = 1 / 8, 1 / 4
 # A sample below this fraction of the smallest shows that all earlier ones met a delay that is not
 # the path's, such as a host that was busy, and the estimate begins anew.
 FALLEN = 0.25

@@ -23,12 +23,10 @@ _PLANNED = 256  # chunks that are looked at when copies compete with what comes 
 _ASKING = 32  # the first datagrams ask, until the receiver answers
 _RESIDUAL = 0.02  # the accepted probability that all copies in flight of a chunk are lost,
 _FIRST_RISK = 0.5  # and that of a chunk that was never lost
-# A receiver that has been silent for so many round trips gets no more copies.
-_TRUSTED_ROUND_TRIPS = 2.0
-_TRUSTED_S = 2e-3
+# A receiver that has been silent for so many round trips and so much more gets no more copies.
+_TRUSTED_ROUND_TRIPS, _TRUSTED_S = 2.0, 2e-3
 # So many times what the first answer usually takes, and so much more, is a silence.
-_SILENT = 2.0
-_SILENT_S = 2e-3
+_SILENT, _SILENT_S = 2.0, 2e-3
 # What ACKs may cost of the bytes sent. One for about 300 datagrams is enough, because the sender
 # asks when it runs dry.
 _OVERHEAD = 0.0003
