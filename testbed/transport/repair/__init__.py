@@ -1,6 +1,7 @@
 """Repairs: how is what was lost sent again? `base.py` has the interface.
 
-To add one: a file here and a line in `REPAIRS`; or a file of your own, `repair: ./mine.py`.
+To add one: a file here and a line in `REPAIRS`; or a file of your own, `repair: ./mine.py`, which
+imports the transport alone.
 """
 
 from testbed.shared.registry import Registry
