@@ -218,7 +218,6 @@ class Lab:
         overrides: Sequence[str] = (),
         arm: str | None = None,
         seed: int | None = None,
-        profile: str | None = None,
         out: Path | str | None = None,
         calibrated: bool = True,
     ) -> Lab:
@@ -228,7 +227,6 @@ class Lab:
             name: an experiment that comes with the project, or the path of a YAML file.
             overrides: `key.path=value`, as `--set` of the command line.
             arm, seed: of the run; None: the experiment's first.
-            profile: the size of machine that the experiment has one for.
             out: the run directory to make, beside what is there already; None: none is kept.
             calibrated: whether every link is measured first, which takes seconds; else `verdict`
                 and `out` are errors.
@@ -236,7 +234,6 @@ class Lab:
         InputError: a value is wrong. LabError: this machine cannot build it; see `./lab check`.
         """
         from testbed import experiment
-        from testbed.experiment.files import DEFAULT_PROFILE
 
         if isinstance(overrides, str):
             raise InputError(
@@ -247,7 +244,6 @@ class Lab:
             str(name),
             overrides=[*overrides, *([] if seed is None else [f"seeds=[{seed}]"])],
             arms=[] if arm is None else [arm],
-            profile=profile or DEFAULT_PROFILE,
         )
         return cls()._begin(first.config(), out=out, calibrated=calibrated)
 
