@@ -7,6 +7,7 @@ import pytest
 
 import topologies
 from controllers import impairments
+from controllers.impairments.loss import LossParameters
 from testbed.lab.loss_table import LossModel, drawn
 from testbed.run.simulated_impairments import SimulatedAccess, SimulatedController
 from testbed.run.simulated_network import SimulatedNetwork, describe
@@ -103,6 +104,23 @@ def test_a_loss_at_a_switch_port_hits_all_that_passes_it_in_order(tmp_path, leng
         40,
         *[len(lost)] * 2,
     )
+
+
+def test_bursts_of_loss_come_from_the_lab_s_own_table(tmp_path):
+    entry = {
+        "kind": "loss",
+        "p_good_to_bad": 0.05,
+        "p_bad_to_good": 0.3,
+        "link": ["left", "right"],
+    }
+    scene = Scene(tmp_path, DUMBBELL, entry)
+    scene.feed("worker-1", 900, length=64)
+    scene.run()
+    resolved = LossParameters.model_validate({"rounds": [0], **entry}).resolved(seed=1, rounds=1)
+    table = LossParameters.model_validate(resolved).table
+    lost = set(table.losses(0, 900).tolist())
+    assert len(lost) > 50
+    assert scene.came() == [number for number in range(900) if number not in lost]
 
 
 def test_a_burst_fills_the_port_to_its_last_byte(tmp_path):
