@@ -1,4 +1,4 @@
-"""What bounded loss leaves out is added to the next steps; phases, scales and averages."""
+"""Bounded loss: what a step leaves out is added later; scales, phases, averages and buckets."""
 
 import math
 
