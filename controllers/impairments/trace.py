@@ -1,11 +1,13 @@
 """`trace`: replays a direction's recorded rate, delay, jitter and loss, from a file.
 
-It is CSV with one change a line, which holds from its `t_s` on.
+CSV has one change a line, which holds from its `t_s` on. In Mahimahi's format each line is a time
+at which the link could deliver a packet (R. Netravali et al., USENIX ATC 2015).
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from controllers.impairments.base import Effect, LabAccess, lines_of_file
 from controllers.impairments.link import ChangedDirection, NewSettings, too_much_jitter
+from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.named_sections import folders
 
@@ -25,12 +28,15 @@ SMALLEST_RATE_BPS = 100_000
 SHORTEST_S = 0.001
 MOST_CHANGES = 20_000
 LARGEST = {"t_s": 1e6, "rate_bps": 10e9, "delay_s": 10.0, "jitter_s": 10.0, "loss": 1.0}
+_WINDOW_MS = 50
+_LONGEST_MS = MOST_CHANGES * _WINDOW_MS
 Changes = dict[str, list[float]]
 
 
 def read_trace(name: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """Read `changes` and `length_s` of a file."""
-    changes = _csv(lines_of_file(name, folders))
+    """Read `changes` and `length_s` of a file; one whose first line has a letter is CSV."""
+    lines = lines_of_file(name, folders)
+    changes, length_s = _csv(lines) if re.search("[A-Za-z]", lines[0][1]) else _mahimahi(lines)
     if "rate_bps" in changes:
         if (fastest := max(changes["rate_bps"])) < SMALLEST_RATE_BPS:
             raise ValueError(
@@ -38,13 +44,10 @@ def read_trace(name: str, folders: Sequence[Path]) -> dict[str, Any]:
                 f"valid: at least one of {SMALLEST_RATE_BPS} or more, in bit/s"
             )
         changes["rate_bps"] = [max(SMALLEST_RATE_BPS, rate) for rate in changes["rate_bps"]]
-    times_s = changes["t_s"]
-    # The last values hold as long as those before them.
-    last_s = times_s[-1] - times_s[-2] if len(times_s) > 1 else 1.0
-    return {"changes": changes, "length_s": times_s[-1] + last_s}
+    return {"changes": changes, "length_s": length_s}
 
 
-def _csv(lines: Sequence[tuple[str, str]]) -> Changes:
+def _csv(lines: Sequence[tuple[str, str]]) -> tuple[Changes, float]:
     place, header = lines[0]
     columns = [part.strip() for part in header.split(",")]
     _check_columns(columns, place)
@@ -62,7 +65,34 @@ def _csv(lines: Sequence[tuple[str, str]]) -> Changes:
                 text = f"{place}: {column}: {value.strip()!r}: valid: a number, without its unit"
                 raise ValueError(text) from None
     _check_values(changes, [place for place, _ in lines[1:]])
-    return changes
+    times = changes["t_s"]
+    # The last values hold as long as those before them.
+    return changes, times[-1] + (times[-1] - times[-2] if len(times) > 1 else 1.0)
+
+
+def _mahimahi(lines: Sequence[tuple[str, str]]) -> tuple[Changes, float]:
+    """Average the opportunities of each window to a rate."""
+    times_ms = [0]
+    for place, line in lines:
+        last_ms = times_ms[-1]
+        if not (line.isdecimal() and last_ms <= int(line) <= _LONGEST_MS):
+            raise ValueError(
+                f"{place}: {line!r}: valid: whole milliseconds from {last_ms} to {_LONGEST_MS}"
+            )
+        times_ms.append(int(line))
+    length_ms = times_ms[-1]
+    if length_ms == 0:
+        raise ValueError(f"{place}: 0: the last time is the trace's length; valid: 1 or more")
+    # A rest shorter than half a window belongs to the last one.
+    windows = max(1, (length_ms + _WINDOW_MS // 2) // _WINDOW_MS)
+    counts = Counter(min(windows - 1, time_ms // _WINDOW_MS) for time_ms in times_ms[1:])
+    begins_ms = [number * _WINDOW_MS for number in range(windows)]
+    rates_bps = [
+        float(round(8000 * ETHERNET_FRAME_BYTES * counts[number] / (end_ms - begin_ms)))
+        for number, (begin_ms, end_ms) in enumerate(itertools.pairwise([*begins_ms, length_ms]))
+    ]
+    changes = {"t_s": [begin_ms / 1000 for begin_ms in begins_ms], "rate_bps": rates_bps}
+    return changes, length_ms / 1000
 
 
 def _check_columns(columns: Sequence[str], place: str) -> None:
@@ -93,7 +123,8 @@ class TraceParameters(NewSettings):
 
     file: str | None = Field(
         default=None,
-        description="CSV with t_s and any of rate_bps, delay_s, jitter_s, loss",
+        description="CSV with t_s and any of rate_bps, delay_s, jitter_s, loss; or Mahimahi's "
+        "format, one time in milliseconds for each packet of 1500 bytes",
     )
     changes: Changes | None = Field(
         default=None, description="the columns of a file, in its place; a list for each"

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from controllers import impairments
@@ -43,6 +45,26 @@ def test_what_is_due_repeats(tmp_path):
     assert due == [(0.0, 1e6), (2.0, 2e6), (4.0, 1e6), (6.0, 2e6), (8.0, 1e6)]
 
 
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=300))
+def test_mahimahi_s_packets_all_count_once(tmp_path_factory, times_ms):
+    times_ms = [*sorted(times_ms), 3001]
+    folder = tmp_path_factory.mktemp("trace")
+    (folder / "some.trace").write_text("\n".join(map(str, times_ms)))
+    read = read_trace("some.trace", [folder])
+    assert read["length_s"] == 3.001
+    begins = read["changes"]["t_s"]
+    ends = [*begins[1:], 3.001]
+    for begin, end, rate in zip(begins, ends, read["changes"]["rate_bps"], strict=True):
+        assert 0.025 < end - begin < 0.075
+        last = end == 3.001
+        count = sum(
+            begin <= at_ms / 1000 + 1e-9 and (at_ms / 1000 < end - 1e-9 or last)
+            for at_ms in times_ms
+        )
+        planned = max(SMALLEST_RATE_BPS, count * 1514 * 8 / (end - begin))
+        assert rate == pytest.approx(planned, abs=1)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -55,8 +77,12 @@ def test_what_is_due_repeats(tmp_path):
         ("t_s,loss\n0,1.5\n", "line 2: loss: 1.5: valid: 0 to 1"),
         ("t_s,loss\n0,0\n# gap\n2,0\n1,0\n", "line 5: t_s: 1: valid: 2.001 to"),
         ("\n", "some.csv: is empty"),
-        ("0\n5\n", "line 1: columns 0; valid: t_s and"),
-        ("t_s,rate_bps\n0,2e10\n", r"line 2: rate_bps: 2e\+10: valid: 0 to 1e\+10"),
+        ("5\n3\n", "line 2: '3': valid: whole milliseconds from 5 to 1000000"),
+        ("0\n0\n", "line 2: 0: the last time is the trace's length; valid: 1 or more"),
+        (
+            "\n".join(["1"] * 60_000 + ["40"]),
+            "changes: rate_bps: 1.*: valid: 0 to 1e.10",
+        ),
     ],
 )
 def test_a_wrong_file_is_told_by_line_column_and_value(tmp_path, text, message):
@@ -89,5 +115,7 @@ def test_a_trace_is_held_against_its_link_and_against_other_entries(tmp_path):
     assert resolve([rates, lossy], places, rounds=1, seed=1)
 
 
-def test_the_example_is_valid():
-    assert math.isclose(read_trace("handover.csv", [EXAMPLES])["length_s"], 3.3)
+@pytest.mark.parametrize("name", ["handover.csv", "cellular.mahimahi"])
+def test_the_examples_are_valid(name):
+    read = read_trace(name, [EXAMPLES])
+    assert math.isclose(read["length_s"], {"handover.csv": 3.3, "cellular.mahimahi": 1.0}[name])
