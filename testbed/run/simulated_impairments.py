@@ -183,7 +183,6 @@ class SimulatedController:
         access: SimulatedAccess,
         log: Path,
     ) -> None:
-        """`entries` are resolved, as in `config.json`; `log` is appended to."""
         read = [impairments.read(dict(entry)) for entry in entries]
         made = [KINDS[one.kind](one, access) for one in read]
         self._timeline = Timeline(made, places_of(access.network))
