@@ -51,8 +51,7 @@ class TrainingWorkload:
         self._lab.processes.wait_for(self._lab.logs / LOADED, TRAINING, _LOAD_TIMEOUT_S)
 
     def run(self) -> None:
-        lab, names = self._lab, self._hosts
-        network = lab.info.as_json()
+        lab, names, network = self._lab, self._hosts, self._lab.info.as_json()
         order = {
             "hosts": {name: vars(lab.info.hosts[name]) for name in names},
             "fair_shares_bps": paths.fair_shares(network, names[1:], "rate_bps"),
