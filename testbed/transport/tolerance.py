@@ -432,7 +432,7 @@ class EarlyCloseRule(StopRule):
             return policy.deadline_s, policy.fraction
         calm_s = whole_s[int(len(whole_s) * CALM)]
         cut_off_s = policy.patience * calm_s + (progress.round_trip_s or 0.0)
-        lacking = sum(max(0.0, 1 - cut_off_s / each_s) for each_s in whole_s) / len(whole_s)
+        lacking = sum(max(0.0, 1 - cut_off_s / took_s) for took_s in whole_s) / len(whole_s)
         return cut_off_s, min(policy.fraction, lacking)
 
 
