@@ -20,6 +20,7 @@ from testbed.watch import screen
 _POLL_S = 0.1
 # Between two runs of an experiment, and between the last one and its report.
 _TIMEOUT_S = 3.0
+_FRESH_S = 3.0
 _READ_SWEEP_EVERY_S = 1.0
 _PARTIAL = ".partial"
 
@@ -77,7 +78,7 @@ def running(selection: Selection) -> list[Watched]:
         f"{selection.experiment or '*'}/{selection.key or '*'}{_PARTIAL}"
     ):
         with suppress(OSError):  # it has just ended, or has only begun
-            if directory.resolve() in held or directory.stat().st_ino in locked:
+            if directory.resolve() in held or _in_progress(directory, locked):
                 began_s[directory] = (directory / "config.json").stat().st_mtime
     return [Watched(run) for run in sorted(began_s, key=began_s.__getitem__, reverse=True)]
 
@@ -145,9 +146,8 @@ def sweep(folder: Path, running: Collection[str] = ()) -> str:
 
 def _held_by_commands() -> tuple[set[Path], set[int]]:
     """Return what commands that hold locks have open, and the inodes of all locks."""
-    # The lock is looked up and not tried: trying would get in its way. A command of another user
-    # does not show which files it has open, but its locks' inodes. On stacked file systems the
-    # kernel names another inode, and open files tell.
+    # A command of another user does not show which files it has open, but its locks' inodes. On
+    # stacked file systems the kernel names another inode, and open files tell.
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
@@ -161,3 +161,13 @@ def _held_by_commands() -> tuple[set[Path], set[int]]:
                 with suppress(OSError):  # closed since
                     held.add(Path(os.readlink(descriptor)))  # noqa: PTH115 (a socket is no path)
     return held, {int(lock[5].rpartition(":")[2]) for lock in locks}
+
+
+def _in_progress(directory: Path, locked: Collection[int]) -> bool:
+    """Tell whether a command is executing this run; OSError where it has just ended."""
+    # The lock is looked up and not tried: trying would get in its way. Where neither the lock nor
+    # open files can be seen, fresh samples tell.
+    if directory.stat().st_ino in locked:
+        return True
+    at_s = read_or_empty(directory / "live.json").get("t_s")
+    return isinstance(at_s, int | float) and 0 <= time.monotonic() - at_s < _FRESH_S
