@@ -295,6 +295,14 @@ class Experiment(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _training_fits(self) -> Experiment:
+        if not self.trains:
+            return self
+        if "server" not in self.topology.host_names():
+            raise ValueError("topology.hosts: training needs a server, worker-1, worker-2, ...")
+        return self
+
     @model_serializer(mode="wrap")
     def _without_the_other_workload(self, serialise: SerializerFunctionWrapHandler) -> Any:
         """Its keys but for those of the workload that it has not."""
