@@ -79,9 +79,9 @@ class Timeline:
         for other in self._in_force.values():
             if contradict(parameters, other.parameters, self._places):
                 raise ContradictionError(
-                    f"impairment {parameters.label} begins while {other.parameters.label} "
-                    f"holds {parameters.target}: "
-                    f"entries of kind {parameters.kind} cannot overlap there"
+                    f"impairment {parameters.label} ({parameters.kind}) begins while "
+                    f"{other.parameters.label} ({other.parameters.kind}) holds "
+                    f"{parameters.target}: they cannot overlap there"
                 )
         self._in_force[parameters.label] = occurrence
         for names in self._hit.values():

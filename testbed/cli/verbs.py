@@ -215,7 +215,7 @@ def shell(selection: Selection) -> None:
     from testbed.machine import capabilities
     from testbed.scripting import inside
 
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise InputError("shell: needs a terminal; valid: a script, docs/how-to/lab-in-python.md")
     runs = plan.choose(Sweep(**vars(selection))).selections[0].loaded()
     capabilities.require()

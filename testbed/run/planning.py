@@ -29,7 +29,9 @@ def read(folder: Path) -> dict[str, Any]:
 
 def selections(folder: Path) -> list[dict[str, Any]]:
     """Return the options of the commands that made the plan, by name."""
-    return list(read(folder).get("selections", []))
+    stored = read(folder).get("selections")
+    entries = stored if isinstance(stored, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def extend(

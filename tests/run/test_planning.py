@@ -1,6 +1,7 @@
 """Plans grow; what does not belong together is refused, and nothing measured is lost unsaid."""
 
 import functools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,12 @@ def test_a_plan_is_resumed_as_it_was_planned(tmp_path):
     assert narrowed.results == out
     assert len(narrowed.runs) == 10
     assert len(plan.choose(Sweep(name=path, out=out)).runs) == 4  # what the file says
+
+
+@pytest.mark.parametrize("damaged", [None, 5, ["x"]])
+def test_a_damaged_plan_has_no_selections(tmp_path, damaged):
+    (tmp_path / planning.FILE).write_text(json.dumps({"selections": damaged}))
+    assert planning.selections(tmp_path) == []
 
 
 def test_further_options_come_on_top_of_what_was_planned(tmp_path):

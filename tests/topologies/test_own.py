@@ -18,6 +18,15 @@ class Topology(LabTopo):
 """
 
 
+ALICE = """
+from topologies.settings import TopologyParameters
+
+class Parameters(TopologyParameters):
+    def host_names(self):
+        return ["alice", "bob"]
+"""
+
+
 def with_build(*lines: str) -> str:
     body = "".join(f"        {line}\n" for line in lines)
     return STAR[: STAR.index("        self.addSwitch")] + body
@@ -44,6 +53,11 @@ def test_an_own_topology_may_use_core_for_any_link(tmp_path):
     run = load(tmp_path, text, core={"rate_bps": 20_000_000})
     options = topologies.build(run.experiment.topology).link_options()
     assert {link["rate_bps"] for link in options.values()} == {20_000_000}
+
+
+def test_training_needs_a_server(tmp_path):
+    with pytest.raises(InputError, match=r"small.yaml: topology.hosts: training needs a server"):
+        load(tmp_path, STAR + ALICE)
 
 
 @pytest.mark.parametrize(
