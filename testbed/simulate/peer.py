@@ -53,11 +53,8 @@ class HeaderComposer(CompiledComposer):
 class HeaderPlacement(CompiledPlacement):
     """Notes which chunks arrive, and writes nothing."""
 
-    def _set_rows(self, rows: NDArray[np.uint8]) -> None:
-        self._it.rows = None
-
     def move(self, rows: NDArray[np.uint8]) -> None:
-        self.rows = rows
+        self.rows, self._it.rows = rows, None
 
 
 HEADERS_ONLY: FastPath | None = None

@@ -6,6 +6,7 @@ and also carries out plans while the driver waits. Their results are reported be
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -171,8 +172,8 @@ class Placement:
         good = ~faults.any(axis=0)
         if good.all():
             return batch
-        first = faults[:, ~good].argmax(axis=0)
-        self.ignored.update(FAULTS[fault] for fault in first.tolist())
+        counts = np.bincount(faults[:, ~good].argmax(axis=0), minlength=len(FAULTS))
+        self.ignored.update({FAULTS[fault]: int(counts[fault]) for fault in np.flatnonzero(counts)})
         return batch[good]
 
     def _place(self, batch: NDArray[np.void]) -> NDArray[np.int64]:
@@ -189,8 +190,7 @@ class Placement:
         return chunks
 
 
-def transfer_of(frames: NDArray[np.uint8]) -> int | None:
-    """Returns the transfer that all datagrams name; None where they differ."""
+def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
     transfers = frames[:, 8:12].view(">u4")
     return int(transfers[0, 0]) if (transfers == transfers[0, 0]).all() else None
 
@@ -200,10 +200,11 @@ class FastPath(NamedTuple):
 
     composer: type[Composer]
     placement: type[Placement]
+    transfer_of: Callable[[NDArray[np.uint8]], int | None]
     compiled: bool  # whether it is the C code
 
 
-NUMPY = FastPath(Composer, Placement, compiled=False)
+NUMPY = FastPath(Composer, Placement, _transfer_of, compiled=False)
 
 
 def defines(part: object, name: str) -> bool:

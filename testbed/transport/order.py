@@ -1,7 +1,8 @@
 """Orders of chunks: in which order is a payload sent? And marks: what may switches drop first?
 
 To add one: a subclass of `ChunkOrder` or `Marks`, whose fields are its options, and a line in
-`ORDERS` or `MARKS`; or a file of your own, `order: ./mine.py`. The endpoint sets its `seed`.
+`ORDERS` or `MARKS`; or a file of your own, `order: ./mine.py`. The endpoint supplies a
+`seed` that the user leaves out.
 """
 
 from abc import ABC, abstractmethod

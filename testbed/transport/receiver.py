@@ -21,7 +21,6 @@ from testbed.transport.fast_path import (
     ReceivePlan,
     SilenceBudget,
     defines,
-    transfer_of,
 )
 from testbed.transport.messages import ControlMessage, MessageType, pack_bitmap
 from testbed.transport.path_estimates import PathEstimates
@@ -344,7 +343,7 @@ class Incoming:
     ) -> bool:
         """Takes datagrams, one per row; returns whether any was the peer's."""
         self._coalescer.arrived(len(frames), now_s)
-        only = transfer_of(frames)
+        only = self._settings.fast_path.transfer_of(frames)
         if only is not None:
             return self._data(only, frames, now_s, waited, may_be_early)
         records = fields(frames, self._settings.layout.chunk_bytes)

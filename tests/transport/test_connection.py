@@ -25,6 +25,14 @@ from tests.transport.test_fast_path import BOTH
 from tests.transport.virtual import SESSION, Two, all_frames, ended, gone, layout_of, random_payload
 
 
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
+def test_transfers_in_flight_leave_the_path_as_they_end(repair):
+    two = Two(loss=0.3, repair=repair)
+    two.carry(0, 2, 4)
+    assert two.intact == [0, 2, 4]
+    assert two.path.in_flight == 0
+
+
 def test_the_earlier_transfer_has_the_path_first():
     two = Two(chunks=2000)
     two.carry(0, 2)

@@ -32,6 +32,18 @@ def test_data_that_come_before_they_are_asked_for_are_sent_once(repair):
     assert reports(two.worker)[0].chunks_sent == 100
 
 
+def test_early_data_of_several_transfers_wait_side_by_side():
+    two = Two(loss=0.2)
+    numbers = [0, 2, 4, 6]
+    for number in numbers:
+        two.send(number)
+    two.run(until_s=1.0)
+    for number in numbers:
+        two.receive(number)
+    two.run()
+    assert two.intact == numbers
+
+
 def test_more_early_transfers_than_may_be_in_flight_cost_repairs_and_no_memory():
     two = Two(transfers_in_flight=2)
     two.send(0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.transport import native
-from testbed.transport.fast_path import ASK_FIRST, ASK_LAST, NUMPY, transfer_of, window_of
+from testbed.transport.fast_path import ASK_FIRST, ASK_LAST, NUMPY, window_of
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.native.fast_path import FAST_PATH, LIBRARY, WHY_NONE
 from testbed.transport.net.udp import BatchSender
@@ -255,14 +255,14 @@ def test_what_came_early_moves_to_its_buffer_and_the_rest_follows_it(fast_path):
 
 
 @pytest.mark.parametrize("transfer", [0, 1 << 24, U32_MAX])
-def test_a_batch_of_one_transfer_is_told_from_one_of_several(transfer):
+def test_a_batch_of_one_transfer_is_told_from_one_of_several(fast_path, transfer):
     layout = layout_of(31)
     frames = np.zeros((3, 40), dtype=np.uint8)[:, :32]  # a trailer lies between the rows
     frames[:] = batch(layout, [(index, index, transfer, index, index) for index in range(3)])
-    assert transfer_of(frames) == transfer
-    assert transfer_of(frames[:1]) == transfer
+    assert fast_path.transfer_of(frames) == transfer
+    assert fast_path.transfer_of(frames[:1]) == transfer
     frames[2, 11] ^= 1
-    assert transfer_of(frames) is None
+    assert fast_path.transfer_of(frames) is None
 
 
 numbers = st.integers(0, 40)

@@ -6,7 +6,7 @@ import pytest
 
 from testbed.transport.events import Announced
 from testbed.transport.wire import wire_bytes
-from tests.transport.virtual import TIMEOUT_S, Two, gone, reports
+from tests.transport.virtual import TIMEOUT_S, Two, gone, random_payload, reports
 
 
 def test_a_receiver_says_which_other_transfer_comes_instead():
@@ -82,6 +82,17 @@ def test_patience_is_with_each_of_several_transfers(awaited, sent, intact, reaso
     assert two.intact == intact
     assert reason in gone(two.server) if reason else not gone(two.server)
     assert TIMEOUT_S * (1 if reason else 2) < two.simulation.now_s < longest_s
+
+
+def test_two_sides_that_both_send_and_do_not_receive_are_told_so():
+    two = Two()
+    two.send(0)
+    two.server.connection.post_send(1, random_payload(two.layout), 0.0)
+    two.server.work()
+    two.run()
+    reason = f"both sides send and neither receives, for {TIMEOUT_S:g} s"
+    assert reason in (gone(two.worker), gone(two.server))
+    assert two.simulation.now_s < 3 * TIMEOUT_S
 
 
 def test_an_announcement_is_awaited_as_long_as_the_server_lives():

@@ -206,6 +206,10 @@ def test_long_batches_arrive_as_they_were_sent(pair, segmentation, coalescing):
         assert one.send(frames) == count
         assert np.array_equal(collect(two, count), frames)
     assert not two.counters
+    several = [batch(count, seed=count) for count in (1, 1, 30, 1, 44, 44, 3, 1, 20)]
+    for frames in several:  # they wait in one queue
+        one.send(frames)
+    assert np.array_equal(collect(two, 145), np.concatenate(several))
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])

@@ -41,7 +41,7 @@ _KINDS: dict[str, Any] = {
 }
 # Each function, what it returns, and what it takes.
 _FUNCTIONS = (
-    *(("compose", "i", "aassi"), ("place", "s", "aassi")),
+    *(("compose", "i", "aassi"), ("place", "s", "aassi"), ("transfer_of", "s", "ass")),
     *(("take_key", "-", "acsc"), ("seal_rows", "i", "aas"), ("open_rows", "s", "aasa")),
     *(("receive", "s", "ai"), ("send_rows", "s", "aias"), ("wait_with_plans", "s", "asasasdd")),
     *(("send_planned", "-", "ad"), ("receive_planned", "-", "ad")),
@@ -199,7 +199,13 @@ class CompiledPlacement(Placement):
         return Arrivals(self._stamps[:valid].copy(), self._chunks[:gained].copy())
 
 
-_COMPILED = FastPath(CompiledComposer, CompiledPlacement, compiled=True)
+def _transfer_of(frames: NDArray[np.uint8]) -> int | None:
+    assert LIBRARY is not None
+    transfer = LIBRARY.transfer_of(address_of(frames), len(frames), frames.strides[0])
+    return None if transfer < 0 else int(transfer)
+
+
+_COMPILED = FastPath(CompiledComposer, CompiledPlacement, _transfer_of, compiled=True)
 FAST_PATH = NUMPY if LIBRARY is None else _COMPILED
 
 
