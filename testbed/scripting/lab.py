@@ -226,7 +226,8 @@ class Lab:
         Args:
             name: an experiment that comes with the project, or the path of a YAML file.
             overrides: `key.path=value`, as `--set` of the command line.
-            arm, seed: of the run; None: the experiment's first.
+            arm: of the run; None: the experiment's first.
+            seed: the same.
             out: the run directory to make, beside what is there already; None: none is kept.
             calibrated: whether every link is measured first, which takes seconds; else `verdict`
                 and `out` are errors.
@@ -265,7 +266,8 @@ class Lab:
                 `{"kind": "loss", "host": "server", "q": 0.5}`, by default called by kind and place,
                 here `loss-server`. Their anchors do not count: the script says when.
             seed: of whatever is drawn at random.
-            out, calibrated: as of `from_experiment`, which also says what is raised.
+            out: as of `from_experiment`, which also says what is raised.
+            calibrated: the same.
         """
         config = of_topology(topology, impairments=impairments, seed=seed)
         return cls()._begin(config, out=out, calibrated=calibrated)

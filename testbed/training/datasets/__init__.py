@@ -32,7 +32,12 @@ from testbed.training.datasets.images import Cifar10, Digits, Glyphs
 
 DATASETS: Registry[Any] = Registry(
     "data set",
-    {"digits": Digits, "glyphs": Glyphs, "stdlib-text": stdlib_text.Parameters, "cifar10": Cifar10},
+    {
+        "digits": Digits,
+        "glyphs": Glyphs,
+        "stdlib-text": stdlib_text.Parameters,
+        "cifar10": Cifar10,
+    },
     own="load",
 )
 
@@ -124,7 +129,12 @@ def _section(name: str) -> type[DatasetParameters]:
 AnyDataset = Annotated[
     DatasetParameters,
     OneOf(
-        DATASETS, key="name", base=DatasetParameters, model=_section, own=OwnFunction, by_name=True
+        DATASETS,
+        key="name",
+        base=DatasetParameters,
+        model=_section,
+        own=OwnFunction,
+        by_name=True,
     ),
 ]
 DEFAULT = Digits()

@@ -157,7 +157,8 @@ class Glyphs(DatasetParameters):
         default=0, description="seed of the distortions; `run`: each seed of a sweep has its own"
     )
     side: Literal[8, 16, 32] = Field(
-        default=32, description="pixels; fewer are means of squares of the 32 x 32"
+        default=32,
+        description="pixels; fewer are means of squares of the 32 x 32",
     )
 
     @field_validator("characters")

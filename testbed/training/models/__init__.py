@@ -55,7 +55,9 @@ MODELS: dict[str, Entry] = {
     "gpt2-tiny": Entry("huggingface:gpt2_tiny", "tokens"),
 }
 BUILDERS: Registry[Any] = Registry(
-    "model", {name: f"{__name__}.{entry.builder}" for name, entry in MODELS.items()}, own="build"
+    "model",
+    {name: f"{__name__}.{entry.builder}" for name, entry in MODELS.items()},
+    own="build",
 )
 
 
