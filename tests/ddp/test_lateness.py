@@ -141,11 +141,10 @@ def test_the_others_go_on_without_a_rank_until_they_are_too_few():
 
 def test_a_timeout_follows_recent_rounds_of_the_same_part():
     lateness = Lateness(0.02)
-    for _ in range(9):
-        lateness.note(1, 0, 0.2, late=False)
+    for part in range(10):
         assert lateness.timeout_s(1, 0) == math.inf
-    lateness.note(1, 0, 0.2, late=False)
-    assert lateness.timeout_s(1, 0) == pytest.approx(0.4)
+        lateness.note(1, 0, 0.1 * (part + 1), late=False)
+    assert lateness.timeout_s(1, 0) == pytest.approx(2 * 0.99)  # of nine of ten
     assert lateness.timeout_s(1, 1) == math.inf  # another part
     for _ in range(WINDOW):
         lateness.note(1, 0, 1e-4, late=False)
