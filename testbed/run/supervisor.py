@@ -67,15 +67,15 @@ def in_sandbox(request: Mapping[str, Any], messages: Messages) -> None:
     """Execute the run of a directory; the verdict goes into its `status.json`."""
     directory = Path(request["directory"])
     began_at, began_s = run_directory.now(), time.monotonic()
-    findings: list[Gate] = []
+    gates: list[Gate] = []
     verdict: run_directory.Verdict = "ok"
     reason = ""
     try:
-        findings, remark = execute(directory, ProgressWriter(messages))
+        gates, remark = execute(directory, ProgressWriter(messages))
         from testbed.verdict.gates import reasons  # imported long since; see `execute`
 
-        reason = "; ".join(filter(None, (reasons(findings), remark)))
-        if any(gate.stops for gate in findings):
+        reason = "; ".join(filter(None, (reasons(gates), remark)))
+        if any(gate.stops for gate in gates):
             verdict = "invalid"
     except (UnsupportedError, MissingCapabilityError) as error:
         verdict, reason = "unsupported", str(error)
@@ -94,5 +94,5 @@ def in_sandbox(request: Mapping[str, Any], messages: Messages) -> None:
         reason.replace(str(sandbox.PINNED), str(directory)),
         began_at=began_at,
         wall_s=time.monotonic() - began_s,
-        gates=[gate.as_json() for gate in findings],
+        gates=[gate.as_json() for gate in gates],
     )

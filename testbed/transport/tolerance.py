@@ -1,7 +1,7 @@
 """Tolerances: when may a receiver stop? A policy for the whole run, a stop rule for one transfer.
 
 To add one: a subclass of `TolerancePolicy`, whose fields are its options, and a line in
-`presets.POLICIES`; or a file of your own, `gather: ./mine.py`.
+`presets._BUILT_IN`; or a file of your own, `gather: ./mine.py`.
 """
 
 import functools

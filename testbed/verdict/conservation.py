@@ -66,7 +66,7 @@ class LinkLedger(_Ledger):
         delay_drops, delay_lost: in the middle of a delayed link, by accident and by the configured
             loss.
         socket_drops: found the buffer of the switch port's socket full, which should not happen.
-        injected: dropped on purpose by an impairment at the receiving host.
+        injected: dropped on purpose by an impairment where they arrived.
         received: counted at the far end.
         went_down: whether an impairment took the link down meanwhile. What it then loses no
             counter shows.

@@ -391,7 +391,7 @@ class Finding:
 
     value: float | None = None  # the worst; None: nothing was, or nothing had to be
     where: str = ""
-    note: str = ""  # what the value leaves out; with neither it nor `missing`, why no gate applies
+    note: str = ""  # what the value leaves out; or why there is no value and nothing is missing
     missing: str = ""  # what should have been measured and was not
     key: str = ""  # the limit that counts; empty: the gate's only one
     limit: float | None = None  # what passes, if that is more than the limit itself
