@@ -119,7 +119,9 @@ class BoundedLoss(Steps):
     def state_dict(self) -> dict[str, Any]:
         """Returns this rank's residuals, for its own checkpoint between two steps."""
         state = self._residuals.state(self._rendezvous.rank, self._rendezvous.world)
-        return state if self.detector is None else {**state, "phase": self.detector.state()}
+        if self.detector is None:
+            return state
+        return {**state, "phase": self.detector.state(), "step": self._steps_before + self._step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the `state_dict` of the same rank of as many; InputError for another."""
@@ -128,6 +130,7 @@ class BoundedLoss(Steps):
         if self.detector is not None and phase is not None:
             try:
                 self.detector.restore(phase)
+                self._steps_before = state["step"] - self._step
             except (KeyError, TypeError):
                 raise InputError("the state is of another detector of phases") from None
             self.critical = bool(self.detector.critical)

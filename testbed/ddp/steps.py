@@ -106,7 +106,7 @@ class Residuals:
 
     def load(self, state: Mapping[str, Any], rank: int, world: int) -> None:
         """Takes the result of `state`, in place of all that is kept."""
-        if not isinstance(state, Mapping) or set(state) - {"phase"} != _STATE_KEYS:
+        if not isinstance(state, Mapping) or set(state) - {"phase", "step"} != _STATE_KEYS:
             raise InputError(
                 f"{shown(state)} is no state of BoundedLoss; valid: what state_dict() returned"
             )
@@ -168,6 +168,7 @@ class Steps(Settings):
         self._exchange: Exchange | None = None
         self._opened = 0
         self._step = 0
+        self._steps_before = 0  # of the training that a checkpoint resumes
         self._buckets: list[_Bucket] = []
         self._plan: Plan = ()  # of the step before
         self._known = 0  # steps since the buckets have been the same, or may be
@@ -410,9 +411,11 @@ class Steps(Settings):
         self._log.write(self.last, [part for bucket in self._buckets for part in bucket.done])
         self._waited_s = 0.0
         if self.detector is not None and not self._idle:
-            norm = math.hypot(*(bucket.norm for bucket in self._buckets))
-            self.detector.observe(Observation.of_norm(self._step, norm))
-            self.critical = bool(self.detector.critical)
+            norm = math.hypot(*(bucket.norm for bucket in self._buckets)) / self.scale
+            if math.isfinite(norm) or self.scaler is None:  # else the scaler skips this step
+                step = self._steps_before + self._step
+                self.detector.observe(Observation.of_norm(step, norm))
+                self.critical = bool(self.detector.critical)
         self._known += 1
         if self._exchange is not None and not exchanged:  # the buckets have changed
             self._exchange.close()

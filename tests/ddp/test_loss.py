@@ -1,6 +1,8 @@
 """Bounded loss: what a step leaves out is added later; scales, phases, averages and buckets."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,8 +263,29 @@ def followed(rank):
     resumed = BoundedLoss(mode="local", phase="gradient-norm")
     assert resumed.critical
     resumed.load_state_dict(state.state_dict())
-    saved, again = state.state_dict()["phase"], resumed.state_dict()["phase"]
+    saved, again = (
+        {key: one.state_dict()[key] for key in ("phase", "step")} for one in (state, resumed)
+    )
     return held, lost, (saved, again), resumed.critical
+
+
+def rescaled(rank):
+    """The gradients stay as they are; the scaler doubles its scale, and skips a step."""
+    scale = 1024.0
+    scaler: Any = SimpleNamespace(get_scale=lambda: scale)
+    state = BoundedLoss("none", phase=GradientNorm(every_rounds=2), scaler=scaler, timeout_s=60)
+    held = []
+    for step in range(9):
+        scale *= 2 if step == 4 else 1
+        factor = math.inf if step == 6 else scale
+        exchange(state, [factor * gradient for gradient in drawn(SIZES, rank)], PARAMETERS)
+        held.append(state.critical)
+    return held
+
+
+def test_a_scale_is_no_change_of_the_norm_and_a_skipped_step_tells_nothing():
+    for held in values(launch(rescaled, 2)):
+        assert held == [True] * 2 + [False] * 7
 
 
 def test_critical_phases_lose_less_and_all_ranks_follow_the_norm_of_the_mean():
@@ -272,7 +295,8 @@ def test_critical_phases_lose_less_and_all_ranks_follow_the_norm_of_the_mean():
         assert [loss > 0 for loss in lost[2:]] == [not critical for critical in HELD[2:]]
         assert max(lost) <= 0.5
         assert saved == again
-        assert saved["_previous"] > 0
+        assert saved["phase"]["_previous"] > 0
+        assert saved["step"] == len(FACTORS)
         assert resumed is False
 
 

@@ -27,7 +27,7 @@ class GradientNormPhases(DetectorParameters):
     )
     first_round_high: bool = Field(
         default=False,
-        description="the round of a comparison, except round 0, is not critical in any case",
+        description="but for round 0, the gather of a comparison's round is not critical",
     )
 
     def create(self, rounds_per_epoch: int) -> Detector:
@@ -41,7 +41,8 @@ class SchedulePhases(DetectorParameters):
     """Critical in given rounds, the same for all arms."""
 
     critical_rounds: list[tuple[int, int]] = Field(
-        description="`[first, last]` pairs of rounds, both inclusive, rising"
+        description="`[first, last]` pairs of rounds, both inclusive, rising; a round's phase "
+        "holds for its broadcast and the next gather"
     )
 
     @field_validator("critical_rounds", mode="before")
