@@ -224,12 +224,26 @@ def test_a_socket_that_takes_no_more_ends_the_plan_and_the_rest_is_offered_again
 
 
 @contextlib.contextmanager
-def receiving_at(connection, **options):
-    """Yields a plan that receives in a wait, and the socket that sends to it."""
-    with pair(**options) as (udp, other):
+def receiving_by(plan):
+    """Yields what receives by the plan in a wait, and the socket that sends to it."""
+    with pair() as (udp, other):
         receiving = udp.planned_receive()
-        receiving.begin(connection.receive_plan(), 0.0)
+        receiving.begin(plan, 0.0)
         yield receiving, other
+
+
+def read(data, connection, now_s, *, taken):
+    """Reads in the wait, and returns whether that would end it; or has the connection read."""
+    data.unread_until_s = now_s
+    if not taken:
+        data.read(connection, now_s, waited=True)
+        return None
+    data.begin_plans(connection, now_s)
+    receive_planned(data.receiving, now_s)
+    assert data.worked
+    over = data.receiving.over
+    data.end_plans(connection, now_s)
+    return over
 
 
 def under_way(chunks=600):
@@ -311,7 +325,7 @@ def test_what_calls_for_an_ack_ends_the_rest(case):
         sent = np.delete(sent, range(3, 40), axis=0)
     elif case == "asked":
         fields(sent, CHUNK_BYTES)["stamp"][3] |= ACK_REQUESTED
-    with receiving_at(connection) as (receiving, other):
+    with receiving_by(connection.receive_plan()) as (receiving, other):
         other.send(sent)
         receive_planned(receiving, 2.0)
         assert receiving.over == (case != "silence")
@@ -371,9 +385,7 @@ def test_what_comes_in_another_order_is_left_to_the_connection(case):
         later, number = rest[10:11].copy(), expected.silence.newest + 9 + NUMBER_MODULUS // 2
         fields(later, CHUNK_BYTES)["sequence"] |= number // SEND_INDEX_MODULUS << CHUNK_BITS
         fields(later, CHUNK_BYTES)["stamp"] = number % SEND_INDEX_MODULUS
-    with pair() as (udp, other):
-        receiving = udp.planned_receive()
-        receiving.begin(expected, 0.0)
+    with receiving_by(expected) as (receiving, other):
         other.send(rest[:10])
         receive_planned(receiving, 1.0)
         assert not receiving.over
@@ -391,7 +403,7 @@ def test_send_indices_follow_one_another_around_their_end():
     records["stamp"] = (np.arange(len(rest)) - 10) % SEND_INDEX_MODULUS
     receiver = connection.incoming.receivers[0]
     receiver.repair._newest = receiver.placement._it.newest = NUMBER_MODULUS - 11
-    with receiving_at(connection) as (receiving, other):
+    with receiving_by(connection.receive_plan()) as (receiving, other):
         other.send(rest[:40])
         receive_planned(receiving, 2.0)
         assert not receiving.over
@@ -408,20 +420,11 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
         elif case in ("transfer", "session"):
             fields(sent, CHUNK_BYTES)[case][7] += 1
         with pair() as (udp, other), socket.socket(type=socket.SOCK_DGRAM) as strange:
-            data, now_s = data_of(udp), 2e-3
-            data.unread_until_s = now_s
             other.send(sent)
             if case == "stranger":
                 strange.sendto(bytes(sent[0]), ("127.0.0.1", udp.port))
-            if taken:
-                data.begin_plans(connection, now_s)
-                receive_planned(data.receiving, now_s)
-                assert data.worked
-                if case == "stranger":  # who is dropped there, and wakes nobody
-                    assert not data.receiving.over
-                data.end_plans(connection, now_s)
-            else:
-                data.read(connection, now_s, waited=True)
+            over = read(data_of(udp), connection, 2e-3, taken=taken)
+            assert not over or case != "stranger"  # who is dropped there, and wakes nobody
             counters = udp.counters
         receiver = connection.incoming.receivers[0]
         outcomes.append(
@@ -442,18 +445,11 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
 def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_dropped(tampered, taken):
     parties, connection, rest = under_way()
     with pair(authenticated=True) as (udp, other):
-        data, now_s = data_of(udp), 2e-3
-        data.unread_until_s = now_s
         sealed, other.seal = other.seal.seal(rest[:30]).copy(), None
         sealed[tampered, 20] ^= 1
         other.send(sealed)
-        if taken:
-            data.begin_plans(connection, now_s)
-            receive_planned(data.receiving, now_s)
-            assert data.receiving.over == bool(tampered)
-            data.end_plans(connection, now_s)
-        else:
-            data.read(connection, now_s, waited=True)
+        over = read(data_of(udp), connection, 2e-3, taken=taken)
+        assert over == (bool(tampered) if taken else None)
         assert udp.counters == ({"forged": 1} if tampered else {})
     came = np.arange(600) < 70
     came[[40 + row for row in tampered]] = False
@@ -532,8 +528,14 @@ def test_a_signal_ends_the_wait():
         signal.signal(signal.SIGALRM, before)
 
 
-def waits(monkeypatch):
+@pytest.mark.parametrize(("repair", "most"), [("passes", 20), ("streaming", 40)])
+def test_a_paced_megabyte_wakes_each_side_a_few_times_and_arrives_whole(monkeypatch, repair, most):
+    protocol = preset("fixed-low", tolerance=0, repair=repair)
+    layout = PayloadLayout([("w", 250_000)])
+    place = site(protocol, layout=layout, rate_bps=100e6, queue_bytes=1e6)
+    payload, buffer = random_payload(layout), layout.new_buffer()
     counted: list[Any] = []
+    per_round = []
     wait = Driver._wait
 
     def count(self, until_s):
@@ -541,17 +543,6 @@ def waits(monkeypatch):
         wait(self, until_s)
 
     monkeypatch.setattr(Driver, "_wait", count)
-    return counted
-
-
-@pytest.mark.parametrize(("repair", "most"), [("passes", 20), ("streaming", 40)])
-def test_a_paced_megabyte_wakes_each_side_a_few_times_and_arrives_whole(monkeypatch, repair, most):
-    protocol = preset("fixed-low", tolerance=0, repair=repair)
-    layout = PayloadLayout([("w", 250_000)])
-    place = site(protocol, layout=layout, rate_bps=100e6, queue_bytes=1e6)
-    payload, buffer = random_payload(layout), layout.new_buffer()
-    counted = waits(monkeypatch)
-    per_round = []
 
     def worker(endpoint, index):
         for number in range(3):
