@@ -37,6 +37,14 @@ def energies(layout, payload):
     return np.square(layout.rows(payload).view("<f4").astype(np.float64)).sum(axis=1)
 
 
+def rule_of(layout, **options):
+    return BoundedEnergy(**options).stop_rule(False)(layout)
+
+
+def told(body, transfer=6):
+    return ControlMessage(MessageType.ENERGY, transfer, body)
+
+
 def must_of(arranger):
     assert arranger.energy_levels is not None
     return arranger.energy_levels >= chunk_energy.MUST
@@ -107,12 +115,12 @@ def test_the_energy_of_chunks_may_come_before_it_is_asked_for():
 
 def test_it_is_said_once_and_of_each_chunk():
     layout = layout_of(3)
-    receiver, _ = new_receiver(layout, rule=BoundedEnergy().stop_rule(False)(layout))
+    receiver, _ = new_receiver(layout, rule=rule_of(layout))
     with pytest.raises(ProtocolError, match="ENERGY with a body of 2 bytes; valid: 3"):
-        receiver.on_message(ControlMessage(MessageType.ENERGY, 6, b"\1\1"), 0.0)
-    receiver.on_message(ControlMessage(MessageType.ENERGY, 6, b"\177\177\377"), 0.0)
+        receiver.on_message(told(b"\1\1"), 0.0)
+    receiver.on_message(told(b"\177\177\377"), 0.0)
     with pytest.raises(ProtocolError, match="valid: 3, once a transfer"):
-        receiver.on_message(ControlMessage(MessageType.ENERGY, 6, b"\177\177\377"), 0.0)
+        receiver.on_message(told(b"\177\177\377"), 0.0)
     receiver.on_datagrams(all_frames(layout), 0.0)
     assert receiver.stopped
 
@@ -121,8 +129,7 @@ def unasked(*bodies, **settings):
     """A server that was told of so many transfers what nobody has asked for: transfer and body."""
     rounds = Rounds(**settings)
     for transfer, body in bodies:
-        message = ControlMessage(MessageType.ENERGY, transfer, body)
-        rounds.server.connection.on_control(message.encode(), 0.0)
+        rounds.server.connection.on_control(told(body, transfer).encode(), 0.0)
     return rounds.server.connection
 
 
@@ -154,7 +161,7 @@ def test_a_peer_may_tell_ahead_of_no_more_transfers_than_may_be_in_flight():
     connection = unasked(*three[:2], transfers_in_flight=2)
     assert connection.lost is None
     post(connection, 2)  # which makes room
-    connection.on_control(ControlMessage(MessageType.ENERGY, 6, ENERGY).encode(), 0.0)
+    connection.on_control(told(ENERGY).encode(), 0.0)
     assert connection.lost is None
 
 
@@ -261,18 +268,23 @@ def test_one_peer_is_sent_again_what_holds_the_floor_and_several_what_all_must_h
 # The stop rule: what a receiver has when it stops, and when it is late.
 
 
-FIRST = [True, False, False, False]  # the chunk that is there, of four
+# Of four chunks that all hold as much and are needed.
+FOUR = np.array([chunk_energy.MUST | 90, 90, 90, 90], np.uint8)
+
+
+def drawn(seed, spread=3.0):
+    """A generator, and of 80 chunks the energy and what is told of it."""
+    draws = np.random.default_rng(seed)
+    energy = np.exp(spread * draws.standard_normal(80))
+    return draws, energy, chunk_energy.encode(energy)
 
 
 @given(st.integers(0, 10_000), st.floats(0.05, 1.0), st.booleans())
 @example(107, 0.9296875, False)
 def test_it_never_stops_above_its_bound(seed, share, late):
-    draws = np.random.default_rng(seed)
-    energy = np.exp(3 * draws.standard_normal(80))
-    values = chunk_energy.encode(energy)
+    draws, energy, values = drawn(seed)
     values[draws.integers(0, 80, 3)] |= chunk_energy.MUST
-    layout = layout_of(80)
-    rule = BoundedEnergy(share=share, patience=2.0).stop_rule(False)(layout)
+    rule = rule_of(layout_of(80), share=share, patience=2.0)
     received = np.zeros(80, np.bool_)
     for chunk in draws.permutation(80):
         received[chunk] = True
@@ -300,9 +312,7 @@ def test_it_never_stops_above_its_bound(seed, share, late):
 def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
     seed, at_most, spread
 ):
-    draws = np.random.default_rng(seed)
-    energy = np.exp(spread * draws.standard_normal(80))
-    values = chunk_energy.encode(energy)
+    draws, energy, values = drawn(seed, spread)
     policy = BoundedEnergy(share=0.95, at_most=at_most)
     most = math.ceil(at_most * 80)
 
@@ -325,13 +335,11 @@ def test_a_part_of_the_chunks_is_enough_if_it_holds_what_the_most_energetic_do(
 
 @given(st.integers(0, 10_000), st.floats(0.01, 1.0))
 def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
-    draws = np.random.default_rng(seed)
-    energy = np.exp(3 * draws.standard_normal(80))
-    values = chunk_energy.encode(energy)
+    draws, energy, values = drawn(seed)
     values[draws.integers(0, 80, 3)] |= chunk_energy.MUST  # no late one waits for these
     last = int(draws.integers(0, 80))
     values[last] = chunk_energy.MUST  # but for this one
-    rule = BoundedEnergy(floor=floor).stop_rule(False)(layout_of(80))
+    rule = rule_of(layout_of(80), floor=floor)
     received = np.zeros(80, np.bool_)
     slowest = [(1.0, count) for count in range(1, 161)]
     for chunk in draws.permutation(80):
@@ -352,7 +360,7 @@ def test_a_late_one_with_a_floor_has_it_in_any_chunks(seed, floor):
 
 
 def test_it_says_at_the_least_how_many_more_must_come():
-    rule = BoundedEnergy(share=0.5).stop_rule(False)(layout_of(4))
+    rule = rule_of(layout_of(4), share=0.5)
     values = np.array([0, 127, 127, 127 | chunk_energy.MUST], np.uint8)
 
     def having(*received, energy_levels=values):
@@ -366,17 +374,11 @@ def test_it_says_at_the_least_how_many_more_must_come():
     assert rule.satisfied(having(1, 3))
 
 
-def late_progress(recent):
-    """It has four chunks that all hold as much and are needed; the first came at 4.0 s."""
-    values = np.array([chunk_energy.MUST | 90, 90, 90, 90], np.uint8)
-    at_s = dict.fromkeys(("now_s", "first_s", "last_s", "first_sign_s"), 4.0)
-    return progress(FIRST, **at_s, energy_levels=values, slowest=recent)
-
-
 def test_when_it_is_late_is_decided_once():
-    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout_of(4))
+    rule = rule_of(layout_of(4), share=0.9, patience=2.0)
     recent: list[tuple[float, int]] = []
-    state = late_progress(recent)
+    at_s = dict.fromkeys(("now_s", "first_s", "last_s", "first_sign_s"), 4.0)
+    state = progress([True, False, False, False], **at_s, energy_levels=FOUR, slowest=recent)
     assert rule.deadline_s(state) is None
     recent.append((1.0, 4))
     assert rule.deadline_s(state) == 6.0
@@ -387,14 +389,13 @@ def test_when_it_is_late_is_decided_once():
 
 def test_a_transfer_is_not_late_because_it_was_asked_for_late():
     layout = layout_of(4)
-    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
+    rule = rule_of(layout, share=0.9, patience=2.0)
     times = TransferTimes(SlowestPeer())
     times.note(0, (1.0, 4))
     receiver, _ = new_receiver(layout, rule=None, times=times)
     receiver.on_datagrams(all_frames(layout)[:1], 0.0)
     receiver.adopt(layout.new_buffer(), rule, 10.0)
-    body = bytes([chunk_energy.MUST | 90, 90, 90, 90])
-    receiver.on_message(ControlMessage(MessageType.ENERGY, 6, body), 10.0)
+    receiver.on_message(told(FOUR.tobytes()), 10.0)
     assert not receiver.stopped
     assert receiver.next_deadline_s() == 12.0
     receiver.on_deadline(12.0)
@@ -406,10 +407,10 @@ def test_a_transfer_is_not_late_because_it_was_asked_for_late():
 def test_what_comes_after_it_was_asked_for_tells_how_long_others_take(early, took):
     layout = layout_of(4)
     receiver, _ = new_receiver(layout, rule=None)
-    receiver.on_message(ControlMessage(MessageType.ENERGY, 6, bytes([90] * 4)), 0.0)
+    receiver.on_message(told(bytes([90] * 4)), 0.0)
     receiver.on_datagrams(all_frames(layout)[:early], 0.0)
     posted_s = 10.0 if early else 0.0
-    receiver.adopt(layout.new_buffer(), BoundedEnergy().stop_rule(False)(layout), posted_s)
+    receiver.adopt(layout.new_buffer(), rule_of(layout), posted_s)
     if early < 4:
         receiver.on_datagrams(all_frames(layout)[early:], 13.0)
     assert receiver.stopped
@@ -425,10 +426,9 @@ def test_no_transfer_is_late_before_the_slowest_peer_would_be_there():
         quick.note(transfer, (1.0, 4))
     quick.note(8, (1.0, 4))  # of the present round, whose slowest is not known
     layout = layout_of(4)
-    rule = BoundedEnergy(share=0.9, patience=2.0).stop_rule(False)(layout)
+    rule = rule_of(layout, share=0.9, patience=2.0)
     receiver, _ = new_receiver(layout, number=8, rule=rule, times=quick)
-    body = bytes([chunk_energy.MUST | 90, 90, 90, 90])
-    receiver.on_message(ControlMessage(MessageType.ENERGY, 8, body), 0.0)
+    receiver.on_message(told(FOUR.tobytes(), 8), 0.0)
     assert receiver.next_deadline_s() == 20.0
 
 

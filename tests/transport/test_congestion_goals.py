@@ -5,9 +5,9 @@ import functools
 import math
 import re
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from testbed.bench.records import jain
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.peer import Way, link_up
-from testbed.transport import PayloadLayout, SendingPath
+from testbed.transport import PayloadLayout
 from testbed.transport.congestion import (
-    CONGESTION_CONTROLS,
     Bbr,
     CompensatedRate,
     CongestionControl,
@@ -31,102 +29,50 @@ from testbed.transport.events import Event, TransferDone
 from testbed.transport.native.fast_path import FAST_PATH
 from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair import REPAIRS
-from testbed.transport.tolerance import FractionRule
-from tests.transport.virtual import (
-    Network,
-    bernoulli,
-    connections,
-    layout_of,
-    random_payload,
-    transfer,
-    way_back,
-)
+from tests.transport.virtual import Network, Two, bernoulli, layout_of, random_payload, transfer
 
 DATAGRAM_BYTES = 1514
 
 
-class TransferFlow:
-    """One payload after another between two connections.
+class TransferFlow(Two):
+    """One payload after another over a link that may have other flows.
 
     Attributes:
         ended_s: when each transfer's STOP reached the sender.
-        intact: whether every chunk that was received so far is right.
     """
 
-    def __init__(
-        self,
-        simulation: Simulation,
-        links: Sequence[Link],
-        congestion: CongestionControl,
-        *,
-        repair: str,
-        layout: PayloadLayout,
-        payload: NDArray[np.uint8],
-        return_delay_s: float,
-        transfers: int = 1,
-        pause_s: float = 0.0,
-        tolerance: float = 0.0,
-        queue_bytes: float = math.inf,
-    ) -> None:
-        """Control messages back take `return_delay_s`."""
-        self.congestion = congestion
+    def __init__(self, *, payload: Any, transfers: int = 1, pause_s: float = 0.0, **settings: Any):
+        super().__init__(fast_path=FAST_PATH, peer_timeout_s=1e6, **settings)
         self.ended_s: list[float] = []
-        self.intact = True
-        self.path = SendingPath(
-            congestion=congestion, chunk_bytes=layout.chunk_bytes, queue_bytes=queue_bytes
-        )
-        self._simulation = simulation
-        self._layout = layout
         self._payload = payload
         self._transfers = transfers
         self._pause_s = pause_s
-        self._rule = FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
-        self._into = layout.new_buffer()
-        self._before = 0  # chunks of the transfers that have ended
-        self._worker, self._server = connections(
-            simulation,
-            (Way(links), way_back(simulation, return_delay_s)),
-            layout,
-            repair=REPAIRS.create(repair),
-            path=self.path,
-            fast_path=FAST_PATH,
-        )
-        link_up(self._worker, self._server)
-        self._worker.on_event, self._server.on_event = self._on_sent, self._on_received
+        self.worker.on_event = self._on_sent
 
     @property
     def delivered(self) -> int:
-        """Chunks that the receiver has of all transfers together."""
-        receivers = self._server.connection.incoming.receivers.values()
-        return self._before + sum(receiver.received_count for receiver in receivers)
+        """Chunks that the receiver has of the transfers under way."""
+        receivers = self.server.connection.incoming.receivers.values()
+        return sum(receiver.received_count for receiver in receivers)
 
     @property
     def done(self) -> bool:
         return len(self.ended_s) == self._transfers
 
     def start(self, now_s: float) -> None:
-        self._simulation.at(now_s, self._begin)
+        self.simulation.at(now_s, self._begin)
 
     def _begin(self) -> None:
-        now_s, number = self._simulation.now_s, len(self.ended_s)
-        self._into[:] = 0
-        self._server.connection.post_receive(number, self._rule, self._into, now_s)
-        self._worker.connection.post_send(number, self._payload, now_s)
-        self._server.work()
-        self._worker.work()
-
-    def _on_received(self, event: Event) -> None:
-        assert isinstance(event, TransferDone) and event.report.received is not None
-        here = event.report.received
-        self._before += int(here.sum())
-        rows, sent = self._layout.rows(self._into), self._layout.rows(self._payload)
-        self.intact = self.intact and np.array_equal(rows[here], sent[here])
+        number = len(self.ended_s)
+        self.receive(number)
+        self.send(number, self._payload)
 
     def _on_sent(self, event: Event) -> None:
         assert isinstance(event, TransferDone)
-        self.ended_s.append(self._simulation.now_s)
+        self.ended_s.append(self.simulation.now_s)
+        assert self.intact == list(range(len(self.ended_s)))
         if not self.done:
-            self._simulation.at(self._simulation.now_s + self._pause_s, self._begin)
+            self.simulation.at(self.simulation.now_s + self._pause_s, self._begin)
 
 
 @functools.cache
@@ -173,16 +119,16 @@ class Scenario:
         self.flows = []
         for number in range(flows):
             flow = TransferFlow(
-                self.simulation,
-                [self.link],
-                CONGESTION_CONTROLS.create(
-                    control, rate_bps=rate_bps / flows, datagram_bytes=DATAGRAM_BYTES
-                ),
+                simulation=self.simulation,
+                link=self.link,
+                congestion=control,
+                rate_bps=rate_bps / flows,
+                chunk_bytes=1456,
                 repair=repair,
                 layout=layout,
                 payload=payload,
-                return_delay_s=rtt_s / 2,
-                **settings,  # type: ignore[arg-type]
+                delay_s=rtt_s / 2,
+                **settings,
             )
             flow.start(number * stagger_s)
             self.flows.append(flow)
@@ -214,7 +160,7 @@ class Scenario:
 
     def end(self) -> None:
         self.simulation.run(until_s=60.0, done=lambda: all(flow.done for flow in self.flows))
-        assert all(flow.done and flow.intact for flow in self.flows)
+        assert all(flow.done for flow in self.flows)
 
 
 def back_after(shares: list[float]) -> int | None:
@@ -245,7 +191,7 @@ def test_one_flow_fills_the_path_and_bounds_the_queue(name):
     assert share >= 0.93
     assert queue < (1.3 if name in ("reno", "cubic") else 0.75)  # who needs to fill the queue
     if name in ("bbr", "ltp"):
-        control = scenario.flows[0].congestion
+        control = scenario.flows[0].path.congestion
         assert isinstance(control, Bbr)
         assert control.bdp_bytes == pytest.approx(scenario.product_bytes, rel=0.1)
         assert control.path.min_rtt_s == pytest.approx(0.01, rel=0.05)
@@ -479,13 +425,13 @@ def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
     layout = PayloadLayout([("weights", 72_000)])
     for kind in (control, *(copy.deepcopy(control) for _ in range(rivals))):
         flow = TransferFlow(
-            simulation,
-            [link],
-            kind,
+            simulation=simulation,
+            link=link,
+            congestion=kind,
             repair="streaming:lost_first=true",
             layout=layout,
             payload=random_payload(layout, 1),
-            return_delay_s=1e-4,
+            delay_s=1e-4,
             transfers=4,
             pause_s=0.01,
             queue_bytes=50_000,
@@ -497,7 +443,6 @@ def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
     link.set_loss(loss)
     link.set_rate(link_bps)
     simulation.run(done=lambda: all(flow.done for flow in flows), limit=10**6)
-    assert all(flow.intact for flow in flows)
     assert link.dropped > 0 or link_bps == 100e6
     return link.sent + link.dropped - calm, max(flow.ended_s[3] for flow in flows) - began_s
 

@@ -233,26 +233,28 @@ def test_random_bodies_are_read_or_refused(body, chunk_count):
     assert not len(chunks) or 0 <= chunks[0] <= chunks[-1] < chunk_count
 
 
-@pytest.mark.parametrize(
-    ("loss", "order"),
-    [(0.0, InOrder()), (0.1, InOrder()), (0.5, Shuffled())],
-)
+def unpaced(loss, layout, window, **settings):
+    """What both sides report of a transfer to a receiver with room for so many datagrams."""
+    outcome = transfer(
+        random_payload(layout),
+        layout,
+        network=Network(survives=bernoulli(loss, 1), delay_s=5e-5, rate_bps=5e7),
+        path=SendingPath(
+            congestion=FixedRate(rate_bps=math.inf),
+            chunk_bytes=layout.chunk_bytes,
+            receive_buffer_bytes=window * wire_bytes(1, layout.chunk_bytes),
+        ),
+        **settings,
+    )
+    return outcome.sender.report("receiver"), outcome.receiver.report("sender")
+
+
+@pytest.mark.parametrize(("loss", "order"), [(0.0, InOrder()), (0.1, InOrder()), (0.5, Shuffled())])
 def test_control_is_below_a_hundredth_of_the_data_and_grows_as_the_payload(loss, order):
     control_bytes = []
     for chunks in (2000, 4000):
-        layout = layout_of(chunks)
-        outcome = transfer(
-            random_payload(layout),
-            layout,
-            order=order,
-            network=Network(survives=bernoulli(loss, 1), rate_bps=5e7, delay_s=5e-5),
-            path=SendingPath(  # unpaced, to a buffer that an ordinary user gets
-                congestion=FixedRate(rate_bps=math.inf),
-                chunk_bytes=layout.chunk_bytes,
-                receive_buffer_bytes=140 * wire_bytes(1, layout.chunk_bytes),
-            ),
-        )
-        sent, got = outcome.sender.report("receiver"), outcome.receiver.report("sender")
+        # To a buffer that an ordinary user gets.
+        sent, got = unpaced(loss, layout_of(chunks), 140, order=order)
         control_bytes.append(sent.control_bytes + got.control_bytes)
         full_bytes = wire_bytes(sent.chunks_sent, DEFAULT_CHUNK_BYTES)  # as datagrams usually are
         assert 0 < control_bytes[-1] < 0.006 * full_bytes
@@ -262,18 +264,7 @@ def test_control_is_below_a_hundredth_of_the_data_and_grows_as_the_payload(loss,
 @pytest.mark.parametrize("window", [2, 5, math.inf])
 @pytest.mark.parametrize("loss", [0.0, 0.3, 0.8])
 def test_both_sides_count_the_same_passes_whatever_the_window(window, loss):
-    layout = layout_of(200)
-    outcome = transfer(
-        random_payload(layout),
-        layout,
-        network=Network(survives=bernoulli(loss, 1), rate_bps=1e8),
-        path=SendingPath(
-            congestion=FixedRate(rate_bps=math.inf),
-            chunk_bytes=layout.chunk_bytes,
-            receive_buffer_bytes=window * wire_bytes(1, layout.chunk_bytes),
-        ),
-    )
-    sent, got = outcome.sender.report("receiver"), outcome.receiver.report("sender")
+    sent, got = unpaced(loss, layout_of(200), window)
     assert sent.passes == got.passes
     assert loss or sent.passes == 1
 
@@ -305,13 +296,7 @@ def test_what_is_no_ack_is_refused(malformed, named):
     ("held_s", "expected"), [(-1.0, 0.0), (1e9, U32_MAX / 1e6), (2.5e-6, 2e-6)]
 )
 def test_what_does_not_fit_its_field_is_cut_to_it(held_s, expected):
-    ack = Ack(
-        first=0,
-        arrived=np.zeros(0, dtype=np.bool_),
-        echo=None,
-        held_s=held_s,
-        probed=0,
-    )
+    ack = Ack(first=0, arrived=np.zeros(0, np.bool_), echo=None, held_s=held_s, probed=0)
     read = Ack.parse(ack.message(6).body)
     assert read.held_s == expected
     assert (read.echo, read.at_once) == (None, False)

@@ -305,25 +305,33 @@ class Two:
         chunks=100,
         loss=0.0,
         repair="passes",
-        congestion="fixed",
+        congestion: str | CongestionControl = "fixed",
         rate_bps=10e6,
         seed=0,
         delay_s=DELAY_S,
         chunk_bytes=16,
         layout=None,
         receive_buffer_bytes=math.inf,
+        queue_bytes=math.inf,
+        simulation=None,
+        link=None,
         **settings,
     ) -> None:
-        self.simulation = Simulation()
+        """Without another `link` there is one of no rate limit."""
+        self.simulation = simulation or Simulation()
         self.layout = layout or layout_of(chunks, chunk_bytes=chunk_bytes)
-        self.link = Link(self.simulation, rate_bps=math.inf, delay_s=delay_s, loss=loss, seed=seed)
+        own = {"rate_bps": math.inf, "delay_s": delay_s, "loss": loss, "seed": seed}
+        self.link = link or Link(self.simulation, **own)
         there, back = Way([self.link]), way_back(self.simulation, delay_s)
-        self.path = SendingPath(
-            congestion=CONGESTION_CONTROLS.create(
+        if isinstance(congestion, str):
+            congestion = CONGESTION_CONTROLS.create(
                 congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, chunk_bytes)
-            ),
+            )
+        self.path = SendingPath(
+            congestion=congestion,
             chunk_bytes=self.layout.chunk_bytes,
             receive_buffer_bytes=receive_buffer_bytes,
+            queue_bytes=queue_bytes,
         )
         self.worker, self.server = connections(
             self.simulation,
