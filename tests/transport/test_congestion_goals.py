@@ -120,7 +120,7 @@ class Scenario:
         for number in range(flows):
             flow = TransferFlow(
                 simulation=self.simulation,
-                link=self.link,
+                links=[self.link],
                 congestion=control,
                 rate_bps=rate_bps / flows,
                 chunk_bytes=1456,
@@ -426,7 +426,7 @@ def sent_and_took_s(control, *, loss=0.0, link_bps=100e6, rivals=0):
     for kind in (control, *(copy.deepcopy(control) for _ in range(rivals))):
         flow = TransferFlow(
             simulation=simulation,
-            link=link,
+            links=[link],
             congestion=kind,
             repair="streaming:lost_first=true",
             layout=layout,

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import SendingPath
-from testbed.transport.congestion import FixedRate
 from testbed.transport.errors import ProtocolError
 from testbed.transport.messages import (
     SENT,
@@ -37,7 +35,14 @@ from testbed.transport.wire import (
     wire_bytes,
 )
 from tests.transport import virtual
-from tests.transport.virtual import Network, bernoulli, layout_of, random_payload, transfer
+from tests.transport.virtual import (
+    Network,
+    bernoulli,
+    layout_of,
+    random_payload,
+    transfer,
+    unpaced,
+)
 
 CHUNKS = 77
 LIMITS = body_limits(CHUNKS)
@@ -233,17 +238,13 @@ def test_random_bodies_are_read_or_refused(body, chunk_count):
     assert not len(chunks) or 0 <= chunks[0] <= chunks[-1] < chunk_count
 
 
-def unpaced(loss, layout, window, **settings):
+def reported(loss, layout, room, **settings):
     """What both sides report of a transfer to a receiver with room for so many datagrams."""
     outcome = transfer(
         random_payload(layout),
         layout,
         network=Network(survives=bernoulli(loss, 1), delay_s=5e-5, rate_bps=5e7),
-        path=SendingPath(
-            congestion=FixedRate(rate_bps=math.inf),
-            chunk_bytes=layout.chunk_bytes,
-            receive_buffer_bytes=window * wire_bytes(1, layout.chunk_bytes),
-        ),
+        path=unpaced(layout, room=room),
         **settings,
     )
     return outcome.sender.report("receiver"), outcome.receiver.report("sender")
@@ -254,7 +255,7 @@ def test_control_is_below_a_hundredth_of_the_data_and_grows_as_the_payload(loss,
     control_bytes = []
     for chunks in (2000, 4000):
         # To a buffer that an ordinary user gets.
-        sent, got = unpaced(loss, layout_of(chunks), 140, order=order)
+        sent, got = reported(loss, layout_of(chunks), 140, order=order)
         control_bytes.append(sent.control_bytes + got.control_bytes)
         full_bytes = wire_bytes(sent.chunks_sent, DEFAULT_CHUNK_BYTES)  # as datagrams usually are
         assert 0 < control_bytes[-1] < 0.006 * full_bytes
@@ -264,7 +265,7 @@ def test_control_is_below_a_hundredth_of_the_data_and_grows_as_the_payload(loss,
 @pytest.mark.parametrize("window", [2, 5, math.inf])
 @pytest.mark.parametrize("loss", [0.0, 0.3, 0.8])
 def test_both_sides_count_the_same_passes_whatever_the_window(window, loss):
-    sent, got = unpaced(loss, layout_of(200), window)
+    sent, got = reported(loss, layout_of(200), window)
     assert sent.passes == got.passes
     assert loss or sent.passes == 1
 

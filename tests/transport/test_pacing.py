@@ -8,25 +8,16 @@ import pytest
 from testbed.shared.input_error import InputError
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
-from testbed.simulate.peer import Way, link_up
 from testbed.transport.congestion import FixedRate
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.messages import ControlMessage, MessageType, pack_arrivals
 from testbed.transport.pacing import CATCH_UP_S, QUANTUM_S, Pacer
 from testbed.transport.path_estimates import FALLEN, PathEstimates
-from testbed.transport.repair import REPAIRS, Passes
+from testbed.transport.repair import Passes
 from testbed.transport.repair.passes import PassesSender
 from testbed.transport.sending_path import SendingPath
-from testbed.transport.tolerance import FractionRule
 from testbed.transport.wire import wire_bytes
-from tests.transport.virtual import (
-    Recorder,
-    connections,
-    layout_of,
-    new_sender,
-    random_payload,
-    way_back,
-)
+from tests.transport.virtual import Recorder, Two, layout_of, new_sender
 
 SIZE = 1514
 LONG_QUEUE_BYTES = 10**6
@@ -150,23 +141,21 @@ def test_senders_that_know_no_queue_or_their_share_do_not_overflow_a_short_one(q
     simulation, senders = Simulation(), 8  # with quanta of 4 ms they send all more than twice
     bottleneck = Link(simulation, rate_bps=1e9, delay_s=1e-4, queue_bytes=128_000)
     layout = PayloadLayout([("weights", 300_000)])
-    parties = []
-    for seed in range(senders):
-        access = Link(simulation, rate_bps=10e9, delay_s=1e-4)
-        ways = Way([access, bottleneck]), way_back(simulation, 2e-4)
-        path = SendingPath(
+    parties = [
+        Two(
+            simulation=simulation,
+            links=[Link(simulation, rate_bps=10e9, delay_s=1e-4), bottleneck],
+            delay_s=2e-4,
+            layout=layout,
+            repair="streaming",
             congestion=FixedRate(rate_bps=0.95 * 1e9 / senders),
-            chunk_bytes=layout.chunk_bytes,
             queue_bytes=queue_bytes,
         )
-        repair = REPAIRS.create("streaming")
-        sender, receiver = connections(simulation, ways, layout, repair=repair, path=path)
-        rule = FractionRule(chunk_count=layout.chunk_count, tolerance=0.0)
-        sender.connection.post_send(6, random_payload(layout, seed), 0.0)
-        receiver.connection.post_receive(6, rule, layout.new_buffer(), 0.0)
-        link_up(sender, receiver)
-        parties.append(sender)
-    simulation.run(done=lambda: all(peer.events for peer in parties), limit=2_000_000)
+        for _ in range(senders)
+    ]
+    for number, two in enumerate(parties):
+        two.begin(number)
+    simulation.run(done=lambda: all(two.worker.events for two in parties), limit=2_000_000)
     assert bottleneck.sent < 1.02 * senders * layout.chunk_count
 
 

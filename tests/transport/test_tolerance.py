@@ -1,6 +1,5 @@
 """Tolerance policies and their stop rules."""
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -8,16 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.transport import Fixed, PayloadLayout, Phased, SendingPath, as_policy
-from testbed.transport.congestion import FixedRate
+from testbed.transport import Fixed, PayloadLayout, Phased, as_policy
 from testbed.transport.tolerance import (
     EarlyClose,
     PerLayer,
     QuickLossOnly,
     required_chunks,
 )
-from testbed.transport.wire import wire_bytes
-from tests.transport.virtual import Network, layout_of, progress, random_payload, transfer
+from tests.transport.virtual import Network, layout_of, progress, random_payload, transfer, unpaced
 
 
 @pytest.mark.parametrize(
@@ -192,11 +189,7 @@ def test_a_transfer_gives_up_its_tail_within_the_bound():
 
 def test_a_question_within_a_pass_does_not_end_a_transfer():
     layout = layout_of(100)
-    path = SendingPath(
-        congestion=FixedRate(rate_bps=math.inf),
-        chunk_bytes=layout.chunk_bytes,
-        receive_buffer_bytes=8 * wire_bytes(1, layout.chunk_bytes),
-    )
+    path = unpaced(layout, room=8)
     rule = QuickLossOnly(0.4, 1.0).stop_rule(critical=False)(layout)
     outcome = transfer(random_payload(layout), layout, rule=rule, path=path)
     assert outcome.receiver.received_count == 100

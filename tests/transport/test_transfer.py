@@ -7,7 +7,6 @@ import pytest
 
 from testbed.shared.input_error import InputError
 from testbed.transport import ProtocolError
-from testbed.transport.congestion import FixedRate
 from testbed.transport.messages import PASS, ControlMessage, MessageType, pack_arrivals
 from testbed.transport.repair import Passes
 from testbed.transport.repair.passes import PassesSender
@@ -22,6 +21,7 @@ from tests.transport.virtual import (
     new_sender,
     random_payload,
     transfer,
+    unpaced,
 )
 
 # Delivery.
@@ -132,11 +132,7 @@ def test_a_sender_adds_up_what_the_answers_name():
 
 def test_a_window_that_is_full_of_another_transfer_is_no_reason_to_ask():
     layout = layout_of(100)
-    path = SendingPath(
-        congestion=FixedRate(rate_bps=math.inf),
-        chunk_bytes=layout.chunk_bytes,
-        receive_buffer_bytes=8 * wire_bytes(1, layout.chunk_bytes),
-    )
+    path = unpaced(layout, room=8)
     first, second = (new_sender(layout, number=number, path=path) for number in (6, 7))
     first.sent(len(first.offer(0.0)), 0.0)
     assert not len(second.offer(0.0))

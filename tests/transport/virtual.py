@@ -191,6 +191,15 @@ class Outcome:
     ended_s: float  # when STOP arrived
 
 
+def unpaced(layout: PayloadLayout, *, room: float = math.inf) -> SendingPath:
+    """To a receiver that has room for so many datagrams."""
+    return SendingPath(
+        congestion=FixedRate(rate_bps=math.inf),
+        chunk_bytes=layout.chunk_bytes,
+        receive_buffer_bytes=room * wire_bytes(1, layout.chunk_bytes),
+    )
+
+
 def connections(
     simulation: Simulation,
     ways: tuple[Way, Way],
@@ -206,9 +215,6 @@ def connections(
     Without rate limit unless `path` has one.
     """
 
-    def new_path() -> SendingPath:
-        return SendingPath(congestion=FixedRate(rate_bps=math.inf), chunk_bytes=layout.chunk_bytes)
-
     shared = ConnectionSettings(
         session=SESSION,
         layout=layout,
@@ -219,14 +225,14 @@ def connections(
     now_s = simulation.now_s
     worker = Connection(
         peer="server",
-        path=path or new_path(),
+        path=path or unpaced(layout),
         hello=Hello(session=SESSION, name="worker", layout=layout.encode()),
         settings=shared,
         now_s=now_s,
     )
     server = Connection(
         peer="worker",
-        path=new_path(),
+        path=unpaced(layout),
         welcome=Welcome(session=SESSION, data_port=1),
         settings=shared,
         now_s=now_s,
@@ -314,15 +320,14 @@ class Two:
         receive_buffer_bytes=math.inf,
         queue_bytes=math.inf,
         simulation=None,
-        link=None,
+        links=None,
         **settings,
     ) -> None:
-        """Without another `link` there is one of no rate limit."""
+        """Without other `links` to the server there is one of no rate limit."""
         self.simulation = simulation or Simulation()
         self.layout = layout or layout_of(chunks, chunk_bytes=chunk_bytes)
-        own = {"rate_bps": math.inf, "delay_s": delay_s, "loss": loss, "seed": seed}
-        self.link = link or Link(self.simulation, **own)
-        there, back = Way([self.link]), way_back(self.simulation, delay_s)
+        self.link = Link(self.simulation, rate_bps=math.inf, delay_s=delay_s, loss=loss, seed=seed)
+        there, back = Way(links or [self.link]), way_back(self.simulation, delay_s)
         if isinstance(congestion, str):
             congestion = CONGESTION_CONTROLS.create(
                 congestion, rate_bps=rate_bps, datagram_bytes=wire_bytes(1, chunk_bytes)
