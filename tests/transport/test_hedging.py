@@ -120,16 +120,21 @@ def test_a_peer_that_never_answers_is_hedged_with_more_copies_and_then_less_and_
     assert pauses[20:] == pytest.approx([0.1] * 29)
 
 
-def test_whoever_only_doubts_gives_up_where_no_hedge_gets_through():
+def hopeless():
+    """Two sides, and how many hedges the worker sent until it gave up, since none got through."""
     worker, server = pair()
     worker.say(b"probe", 1.0)
     worker.deliver(server, 5)
     worker.hedge.doubt(1.01)
     sent = 0
     while worker.hedge.due_s < 60:
-        now_s = worker.hedge.due_s
+        sent += len(worker.hedge.datagrams(worker.hedge.due_s))
         worker.hedge.acknowledged(len(worker.written))
-        sent += len(worker.hedge.datagrams(now_s))
+    return worker, server, sent
+
+
+def test_whoever_only_doubts_gives_up_where_no_hedge_gets_through():
+    worker, _, sent = hopeless()
     assert 20 <= sent <= 8 * 20
     assert not worker.hedge.troubled
     worker.hedge.doubt(70.0)
@@ -138,20 +143,8 @@ def test_whoever_only_doubts_gives_up_where_no_hedge_gets_through():
     assert worker.hedge.due_s == math.inf
 
 
-def hopeless(now_s=1.0):
-    """A side whose hedges never got through, and has found that out."""
-    worker, server = pair()
-    worker.say(b"probe", now_s)
-    worker.deliver(server, 5)
-    worker.hedge.doubt(now_s)
-    while worker.hedge.due_s < math.inf:
-        worker.hedge.datagrams(worker.hedge.due_s)
-        worker.hedge.acknowledged(len(worker.written))
-    return worker, server
-
-
 def test_where_no_hedge_gets_through_a_slow_acknowledgement_costs_one_each_tenth_of_a_second():
-    worker, _ = hopeless()
+    worker, *_ = hopeless()
     worker.say(b"stop", 10.0)
     sent = []
     while (due_s := worker.hedge.due_s) < 10.5:
@@ -161,7 +154,7 @@ def test_where_no_hedge_gets_through_a_slow_acknowledgement_costs_one_each_tenth
 
 
 def test_a_hedge_of_the_peer_restores_hope():
-    worker, server = hopeless()
+    worker, server, _ = hopeless()
     server.hedge.doubt(20.0)
     worker.take(server.hedge.datagrams(20.0), 20.0)
     worker.hedge.datagrams(20.0)

@@ -287,14 +287,9 @@ def test_counters_of_32_bits_may_begin_again():
     assert conservation.grown((1 << 32) - 5, 3) == 8
     assert conservation.grown(1 << 33, (1 << 33) + 7) == 7
     assert conservation.grown(100, 40) == -60  # a queue that was replaced
-    ledgers = closed(
-        before={"drops_began_at": (1 << 32) - 10},
-        packets=5000,
-        drops=40,
-        drops_began_at=(1 << 32) - 10,
-    )
-    assert link(ledgers, "b--s1", "s1").queue_drops == 40
-    assert link(ledgers, "b--s1", "s1").unexplained == 0
+    began = {"drops_began_at": (1 << 32) - 10}
+    to_b = link(closed(before=began, packets=5000, drops=40, **began), "b--s1", "s1")
+    assert (to_b.queue_drops, to_b.unexplained) == (40, 0)
 
 
 @pytest.mark.parametrize(
