@@ -28,23 +28,17 @@ FLOW_FAILED, GROUP_FAILED = 5, 6
 
 
 class FakeSwitch:
-    """It keeps what a switch holds; each connection of it is a `FakeDatapath`.
-
-    Attributes:
-        flows: (priority, match) -> instructions, both in Ryu's words.
-        groups: number -> what was added.
-        down: ports that were taken down; `dead`: those without a carrier.
-        refuse: decides by a message's type and body whether it is refused: error type and code.
-        mute: so many requests for ports are not answered.
-    """
+    """It keeps what a switch holds; each connection of it is a `FakeDatapath`."""
 
     def __init__(self) -> None:
+        # By priority and match: instructions, in Ryu's words.
         self.flows: dict[tuple[int, str], str] = {}
-        self.groups: dict[int, bytes] = {}
-        self.down: set[int] = set()
-        self.dead: set[int] = set()
+        self.groups: dict[int, bytes] = {}  # by number: what was added
+        self.down: set[int] = set()  # ports that were taken down
+        self.dead: set[int] = set()  # ports without a carrier
+        # By a message's type and body: the error's type and code where it is refused.
         self.refuse: Callable[[int, bytes], tuple[int, int] | None] = lambda *_: None
-        self.mute = 0
+        self.mute = 0  # so many requests for ports are not answered
 
     def connect(self, switch: Switch) -> Connection:
         connection = FakeDatapath(self).connection_of(switch)

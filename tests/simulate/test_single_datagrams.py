@@ -17,12 +17,7 @@ from testbed.simulate.link import Batch, Link, depart
 
 @dataclass(kw_only=True)
 class SlowLink:
-    """Options as of `testbed.simulate.link.Link`, at a byte a second where `rate_bps` is 8.
-
-    Attributes:
-        waiting: (leaves_s, size_bytes) of those that have not left, in order.
-        counts: of what has happened by now.
-    """
+    """Options as of `testbed.simulate.link.Link`, at a byte a second where `rate_bps` is 8."""
 
     rate_bps: float
     delay_s: float
@@ -31,8 +26,9 @@ class SlowLink:
     jitter_s: float
     in_order: bool
     seed: int
+    # (leaves_s, size_bytes) of those that have not left, in order.
     waiting: list[tuple[float, int]] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)  # of what has happened by now
     out_s: float = 0.0
 
     def __post_init__(self):
@@ -65,16 +61,12 @@ class SlowLink:
 
 
 class SlowNetwork:
-    """Datagrams on their ways through links.
-
-    Attributes:
-        came: (source, number) -> when it came out of its last link.
-        offered: how many have come to their first link.
-    """
+    """Datagrams on their ways through links."""
 
     def __init__(self):
+        # By source and number: when it came out of its last link.
         self.came: dict[tuple[int, int], float] = {}
-        self.offered = 0
+        self.offered = 0  # so many have come to their first link
         self._heap: list[Any] = []
         self._tie = itertools.count()
 
@@ -107,19 +99,12 @@ _SOURCES, _DATAGRAMS = 5, 30
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A tree of links: a host's own, one of two switches', and the receiver's.
+    """A tree of links: a host's own, one of two switches', and the receiver's."""
 
-    Attributes:
-        links: the options of each.
-        paths: for each source, of its links the places in `links`.
-        sizes: of each source's datagrams, in bytes.
-        times_s: when each source sends, in whole seconds at about a byte a second.
-    """
-
-    links: list[dict[str, Any]]
-    paths: list[list[int]]
-    sizes: list[int]
-    times_s: list[np.ndarray]
+    links: list[dict[str, Any]]  # the options of each
+    paths: list[list[int]]  # for each source, of its links the places in `links`
+    sizes: list[int]  # of each source's datagrams, in bytes
+    times_s: list[np.ndarray]  # when each source sends, whole seconds at about a byte a second
 
 
 def draw(seed, *, whole):

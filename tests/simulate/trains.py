@@ -10,14 +10,10 @@ SIZE_BYTES = 1000
 
 
 class Sinks:
-    """They keep what has come out of the last links: of each source, numbers and times.
-
-    Attributes:
-        announced: how many so far.
-    """
+    """They keep what has come out of the last links: of each source, numbers and times."""
 
     def __init__(self):
-        self.announced = 0
+        self.announced = 0  # so many so far
         self._out = []
 
     def of(self, source, offset):

@@ -35,15 +35,11 @@ DATAGRAM_BYTES = 1514
 
 
 class TransferFlow(Two):
-    """One payload after another over a link that may have other flows.
-
-    Attributes:
-        ended_s: when each transfer's STOP reached the sender.
-    """
+    """One payload after another over a link that may have other flows."""
 
     def __init__(self, *, payload: Any, transfers: int = 1, pause_s: float = 0.0, **settings: Any):
         super().__init__(fast_path=FAST_PATH, peer_timeout_s=1e6, **settings)
-        self.ended_s: list[float] = []
+        self.ended_s: list[float] = []  # when each transfer's STOP reached the sender
         self._payload = payload
         self._transfers = transfers
         self._pause_s = pause_s
@@ -84,9 +80,7 @@ def payload_of(chunks: int) -> tuple[PayloadLayout, NDArray[np.uint8]]:
 class Scenario:
     """Flows of one kind through a bottleneck that holds `queue` bandwidth-delay products.
 
-    Attributes:
-        link: the bottleneck; its `loss` can be set.
-        flows: in the order of their starts, which are `stagger_s` apart; by default without end.
+    They start `stagger_s` after one another, and by default have no end.
     """
 
     def __init__(

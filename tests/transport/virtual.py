@@ -60,15 +60,11 @@ class DoublingLink(Link):
 
 
 class BusyPeer(Peer):
-    """A peer that may do nothing for a while; what arrives meanwhile waits.
-
-    Attributes:
-        batches: when how many datagrams were sent together.
-        fate: changes a datagram that it sends, or loses it behind the links.
-    """
+    """A peer that may do nothing for a while; what arrives meanwhile waits."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.batches: list[tuple[float, int]] = []
+        self.batches: list[tuple[float, int]] = []  # when how many datagrams were sent together
+        # Changes a datagram that it sends, or loses it behind the links.
         self.fate: Callable[[Bytes], Bytes | None] | None = None
         self._busy_until_s = -math.inf
         self._control_waiting: list[bytes] = []
@@ -138,10 +134,6 @@ class Network:
 
     `survives(sequence, nth)` decides about the nth transmission (from 0) of a chunk. What is lost
     has passed the link, as at the receiver's end; so the link is as busy as without loss.
-
-    Attributes:
-        sent_of: how often each chunk was sent.
-        link: of the latest transfer.
     """
 
     survives: Callable[[int, int], bool] = lambda sequence, nth: True
@@ -150,11 +142,11 @@ class Network:
     delay_s: float = 0.001
     jitter_s: float = 0.0
     seed: int = 0
-    sent_of: dict[int, int] = field(default_factory=dict)
+    sent_of: dict[int, int] = field(default_factory=dict)  # how often each chunk was sent
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
-        self.link = self._new_link(Simulation())
+        self.link = self._new_link(Simulation())  # of the latest transfer
 
     def _new_link(self, simulation: Simulation) -> Link:
         return Link(

@@ -45,15 +45,11 @@ def done(number: int) -> bytes:
 
 
 class FakeSocket:
-    """Answers each request by the datagrams that `answer` makes for its number.
-
-    Attributes:
-        waiting: datagrams that are not read yet.
-    """
+    """Answers each request by the datagrams that `answer` makes for its number."""
 
     def __init__(self, answer: Callable[[int], list[bytes]]) -> None:
         self.answer = answer
-        self.waiting: list[bytes] = []
+        self.waiting: list[bytes] = []  # datagrams that are not read yet
         self.sequence = 0
         self.stale_answers = 0
 
