@@ -95,7 +95,7 @@ class Scenario:
         queue: float = 2.0,
         loss: float = 0.0,
         chunks: int = 100_000,
-        **settings: float,
+        **settings: Any,
     ) -> None:
         self.simulation = Simulation()
         self.rate_bps = rate_bps
