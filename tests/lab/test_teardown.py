@@ -97,7 +97,8 @@ def test_a_contradiction_of_impairments_that_only_shows_during_the_run_fails_it_
     assert results.status == 1
     status = results.verdict()
     assert status["verdict"] == "failed"
-    assert status["reason"].startswith("controller: impairment late (loss) begins while always (loss)")
+    begins = "controller: impairment late (loss) begins while always (loss)"
+    assert status["reason"].startswith(begins)
     assert status["reason"].endswith("; see logs/controller.log")
     log = results.run() / "logs" / "controller.log"
     ended_s = datetime.datetime.fromisoformat(status["ended_at"]).timestamp()
