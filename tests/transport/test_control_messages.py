@@ -239,7 +239,7 @@ def test_random_bodies_are_read_or_refused(body, chunk_count):
 
 
 def reported(loss, layout, room, **settings):
-    """It returns both sides' reports of a transfer to a receiver with room for so many datagrams."""
+    """It returns both sides' reports of a transfer to a receiver with room for so many."""
     outcome = transfer(
         random_payload(layout),
         layout,
