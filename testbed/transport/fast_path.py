@@ -1,7 +1,10 @@
 """The loops over datagrams that every byte passes, and what they may do without the protocol.
 
 `Composer` and `Placement` are the numpy reference; `testbed.transport.native` does the same in C,
-and also carries out plans while the driver waits. Their results are reported before anything else.
+and also carries out plans while the driver waits. A `SendPlan`'s datagrams go whatever arrives: the
+congestion control is `steady`, and so many chunks of the repair are `plannable`. A `ReceivePlan`
+takes datagrams until the `SilenceBudget` is spent, or as many have come as the stop rule calls
+`missing`. Results of a plan are reported before anything else. See docs/concepts/pacing.md.
 """
 
 import math
