@@ -94,12 +94,12 @@ class LinkLedger(_Ledger):
 
     @property
     def emulator_losses(self) -> dict[str, int]:
-        if self.went_down:
-            return {}
-        return {
+        losses = {"the socket of the switch's port": self.socket_drops}
+        if self.went_down:  # which fills no socket
+            return losses
+        return losses | {
             "an interface on the way": self.interface_drops,
             "the middle of the delayed link": self.delay_drops,
-            "the socket of the switch's port": self.socket_drops,
         }
 
 

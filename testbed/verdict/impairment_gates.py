@@ -26,10 +26,10 @@ def lateness(events: Events, config: Mapping[str, Any], limits: Mapping[str, Any
     for event in events:
         if (late_s := event.get("details", {}).get("late_max_s")) is not None:
             late.append((late_s, f"a change of {event['name']}"))
-    early = Counter(
+    skipped = Counter(
         event["name"]
         for event in events
-        if event["action"] == "skipped" and event["acknowledged_s"] < event["planned_s"]
+        if event["action"] == "skipped" and not _still_in_force(event)
     )
     missing = "; ".join(_missing(events, config["impairments"]))
     if not late:
@@ -40,7 +40,7 @@ def lateness(events: Events, config: Mapping[str, Any], limits: Mapping[str, Any
         where=where,
         note="; ".join(
             f"{count} of {name} skipped, since their leg or the run ended before they were due"
-            for name, count in early.items()
+            for name, count in skipped.items()
         ),
         missing=missing,
         # How long rounds last hardly differs from one attempt to the next.

@@ -252,6 +252,8 @@ def test_a_link_that_goes_down_excuses_itself_and_no_other():
     # A packet too many is none that a link took with it.
     assert link(closed([down("b")], packets=5000, at_b=5010), "b--s1", "s1").missing_after == -10
     assert gate(closed([down("b")], packets=5000, refused_by_b=9), "emulator_losses").value == 0
+    full = gate(closed([down("a")], packets=5000, socket_drops=2500), "emulator_losses")
+    assert full.value == 2500  # a link that is down fills no socket
 
 
 def test_what_came_by_a_link_that_went_down_may_miss_the_tables_or_their_entries():

@@ -321,6 +321,8 @@ def test_an_occurrence_that_was_due_before_it_was_skipped_was_late():
     early = occurrence("loss", 7, -0.3, actions=("skipped",))
     assert lateness(times(*early)).outcome == "passed"
     assert "1 of loss skipped, since their leg" in lateness(times(*early)).note
+    cancelled = lateness(times(*occurrence("loss", 7, 0.0003, actions=("skipped",))))
+    assert "1 of loss skipped, since their leg" in cancelled.note  # noted when it was due
     assert lateness(times(*occurrence("loss", 7, 0.3, actions=("skipped",)))).outcome == "failed"
 
 
