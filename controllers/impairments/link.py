@@ -191,6 +191,13 @@ class QueueParameters(NewSettings):
     def sets_rate(self) -> Literal["one way", "both ways", ""]:
         return "one way" if self.rate_bps else ""
 
+    def check_link(self, link: Mapping[str, Any]) -> None:
+        if self.rate_bps is not None and self.rate_bps > link["rate_bps"]:
+            raise ValueError(
+                f"rate_bps: {self.rate_bps}; valid: up to {link['rate_bps']}, the link's own, at "
+                "which it is calibrated"
+            )
+
 
 class Queue(ChangedDirection[QueueParameters]):
     changes_rates = "target"
