@@ -207,3 +207,10 @@ def test_an_admission_serves_that_return_which_asked_for_it_and_no_other():
     assert rank_0.returning == set()
     assert trusted == [first["certificate"], second["certificate"]]
     assert messages[f"trusted/2/{second['ticket']}"]
+
+
+@pytest.mark.parametrize("exchange", [None, SimpleNamespace(readmit=lambda *_: None)])
+def test_without_a_returning_rank_nobody_is_readmitted(exchange):
+    state: Any = SimpleNamespace(_exchange=exchange, returning=frozenset(), _step=0)
+    with pytest.raises(InputError, match="no rank is returning"):
+        BoundedLoss.readmit(state)
