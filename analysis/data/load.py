@@ -151,7 +151,11 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
         logs.read_document(folder / name, problems, require_schema=True)
         for name in ("experiment.json", "plan.json")
     )
-    runs, others = _runs(folder, plan)
+    planned = plan.get("runs") or []
+    if not (isinstance(planned, list) and all(isinstance(entry, dict) for entry in planned)):
+        problems.append("plan.json: its runs are no list of mappings")
+        planned = []
+    runs, others = _runs(folder, planned)
     if not runs:
         raise ValueError(f"{folder}: no runs found; valid: a folder that ./lab run has filled")
     commands = list(filter(None, plan.get("commands") or [plan.get("command")]))
@@ -171,10 +175,9 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     )
 
 
-def _runs(folder: Path, plan: dict[str, Any]) -> tuple[list[Run], list[Run]]:
+def _runs(folder: Path, planned: list[dict[str, Any]]) -> tuple[list[Run], list[Run]]:
     """The planned runs in the plan's order, and everything else that was found."""
     directories_of = _directories_of_runs(folder)
-    planned = plan.get("runs") or []
     if not planned:  # no plan: what is there is all there is to count
         for key, directories in directories_of.items():
             config = logs.read_document(directories[-1].path / CONFIG, [])

@@ -193,10 +193,10 @@ def clean(what: str | None, out: Path, *, yes: bool) -> bool:
 def _confirmed(yes: bool, question: str) -> bool:
     try:
         answer = yes or typer.confirm(question)
-    except typer.Abort:  # no one is there to answer
+    except (typer.Abort, RuntimeError):  # no one is there to answer, or standard input is closed
         print("\nnothing was removed; --yes does not ask")
         return False
-    if not yes and not sys.stdin.isatty():
+    if not yes and sys.stdin is not None and not sys.stdin.isatty():
         print()  # nobody pressed the key that ends the line
     if not answer:
         print("nothing was removed")

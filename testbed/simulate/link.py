@@ -264,7 +264,9 @@ class Link:
     def out_s(self) -> float:
         """The time at which something without size comes out that comes in now."""
         self.catch_up()
-        return max(self.free_s, self._simulation.now_s) + self._delay_s
+        # The mean delay, and behind what it may not overtake.
+        out_s = max(self.free_s, self._simulation.now_s) + self._delay_s + self.jitter_s / 2
+        return max(out_s, self._out_s)
 
     def least_s(self, size_bytes: int) -> float:
         return size_bytes * 8 / self.rate_bps + self._delay_s

@@ -153,14 +153,20 @@ def test_the_experiment_planned_last_is_the_default(tmp_path):
         load(tmp_path, "nope")
 
 
-def test_without_a_plan_every_directory_counts(tmp_path):
+@pytest.mark.parametrize("runs", [None, 5, ["x"]])
+def test_without_a_plan_every_directory_counts(tmp_path, runs):
     build = ResultsBuilder(tmp_path)
     build.run(arm="dblp", seed=1)
-    (build.folder / "plan.json").unlink()
+    plan = build.folder / "plan.json"
+    if runs is None:
+        plan.unlink()
+    else:
+        write(plan, {"schema": 1, "runs": runs})
     (build.folder / "report").mkdir()  # the report's own folder is no run
     results = load(tmp_path)
     assert results.verdicts()["ok"] == 1 and results.others == []
-    assert results.problems == ["plan.json is missing"]
+    damaged = "plan.json: its runs are no list of mappings"
+    assert results.problems == ["plan.json is missing" if runs is None else damaged]
 
 
 def test_bad_folders_are_refused_in_one_line(tmp_path):

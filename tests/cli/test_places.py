@@ -61,10 +61,14 @@ def test_an_experiment_s_results_are_deleted_with_their_report(results, what, in
 
 @pytest.mark.parametrize(
     ("answer", "message"),
-    [("n\n", "nothing was removed"), ("", "nothing was removed; --yes does not ask")],
+    [
+        ("n\n", "nothing was removed"),
+        ("", "nothing was removed; --yes does not ask"),
+        (None, "nothing was removed; --yes does not ask"),  # standard input is closed
+    ],
 )
 def test_nothing_is_deleted_without_a_yes(results, answer, message, in_process, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    monkeypatch.setattr("sys.stdin", None if answer is None else io.StringIO(answer))
     status, out, err = in_process("clean", "out/small")
     assert status == 1, err
     assert out.splitlines()[1:] == [message]
