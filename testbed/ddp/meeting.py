@@ -50,6 +50,8 @@ _ENDED = ("closed", "reset", "gave up")
 # The number of exchanges of each group in this process. All ranks make theirs in the same order.
 _exchanges: Counter[str] = Counter()
 _SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
+_IPV6 = Path("/proc/net/if_inet6")
+_BEYOND_A_LINK = (0x00, 0x10)  # scopes of an address there: global, and this host
 # Below the ports that Linux gives to connections of its own (net.ipv4.ip_local_port_range).
 _FREE = range(20_000, 32_000)
 _TRIES = 100
@@ -292,25 +294,28 @@ def fitting_bytes(own: str, addresses: list[str]) -> int:
     here, *others = (resolve(address, what="an address") for address in (own, *addresses))
     mtus_bytes = (path_mtu_bytes(here, other) for other in others)
     mtu_bytes = min(filter(None, mtus_bytes), default=_ETHERNET_MTU_BYTES)
-    fitting = largest_chunk_bytes(mtu_bytes, trailer_bytes=TAG_BYTES)
+    fitting = largest_chunk_bytes(mtu_bytes, here.family, TAG_BYTES)
     return min(fitting, _MOST_CHUNK_BYTES)
 
 
 def own_address(interface: str | None) -> str:
-    """The IPv4 address by which other ranks reach this one."""
+    """The address by which other ranks reach this one: of IPv4, or else of IPv6."""
     interface = interface or os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
     if interface:
         return _address_of(interface)
     master = os.environ.get("MASTER_ADDR") or socket.gethostname()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((master, 9))  # sends nothing
-        except OSError as error:
-            raise InputError(
-                f"MASTER_ADDR is {shown(master)}, which cannot be reached over IPv4: "
-                f"{error.strerror or error}; name an interface"
-            ) from None
-        return str(probe.getsockname()[0])
+    reason = ""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((master, 9))  # sends nothing
+            except OSError as error:
+                reason = reason or str(error.strerror or error)
+            else:
+                return str(probe.getsockname()[0])
+    raise InputError(
+        f"MASTER_ADDR is {shown(master)}, which cannot be reached: {reason}; name an interface"
+    )
 
 
 def _address_of(interface: str) -> str:
@@ -320,12 +325,17 @@ def _address_of(interface: str) -> str:
     request = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+            return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
         except OSError:
-            raise InputError(
-                f"interface {interface!r} has no IPv4 address; valid: one that has"
-            ) from None
-    return socket.inet_ntoa(answer[20:24])
+            pass
+    for line in _IPV6.read_text().splitlines() if _IPV6.exists() else ():
+        address, _, _, scope, _, name = line.split()
+        if name == interface and int(scope, 16) in _BEYOND_A_LINK:
+            return str(ipaddress.IPv6Address(bytes.fromhex(address)))
+    raise InputError(
+        f"interface {interface!r} has no address of IPv4, nor one of IPv6 beyond its link; "
+        "valid: one that has"
+    )
 
 
 def is_loopback(address: str) -> bool:
@@ -337,7 +347,14 @@ def on_one_machine(addresses: list[str]) -> bool:
 
 
 def require_reachable(addresses: list[str]) -> None:
-    """InputError where some ranks name an address that only their own machine can reach."""
+    """InputError where ranks have addresses that not all others can reach."""
+    versions = [ipaddress.ip_address(address).version for address in addresses]
+    if len(set(versions)) > 1:
+        other = versions.index(6 if versions[0] == 4 else 4)
+        raise InputError(
+            f"rank 0 has the address {addresses[0]} and rank {other} {addresses[other]}; valid: "
+            "one IP version on all ranks; name interfaces (interface=, or GLOO_SOCKET_IFNAME)"
+        )
     inside = [rank for rank, address in enumerate(addresses) if is_loopback(address)]
     if inside and len(inside) != len(addresses):
         raise InputError(
@@ -354,11 +371,12 @@ def hold_ports(held: ExitStack, address: str, first: int, count: int) -> None:
     """Holds `count` ports in a row, TCP and UDP; InputError, which names a port that is taken."""
     if first + count - 1 > 65535:
         raise InputError(f"port is {first}, and {count} are needed; valid: up to {65536 - count}")
+    family = resolve(address, what="an address").family
     for port in range(first, first + count):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             tcp = kind == socket.SOCK_STREAM
             try:
-                holder = held.enter_context(socket.socket(socket.AF_INET, kind))
+                holder = held.enter_context(socket.socket(family, kind))
                 # A connection that has just ended does not count. Of two that take a TCP port at
                 # once, one alone can listen.
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, tcp)

@@ -95,6 +95,19 @@ class StepReport:
     def bytes_received(self) -> int:
         return sum(bucket.bytes_received for bucket in self.buckets)
 
+    def __str__(self) -> str:
+        """Sums it up in one line."""
+        loss = max((bucket.loss for bucket in self.buckets), default=0.0)
+        text = (
+            f"step {self.step}: {len(self.buckets)} buckets by {self.carried_by}, "
+            f"{self.bytes_sent / 1e6:.3g} MB sent, {self.bytes_received / 1e6:.3g} MB received, "
+            f"at most {loss:.1%} lost, {1e3 * self.wait_s:.3g} ms not hidden"
+        )
+        bucket = self.slowest
+        if bucket is None:
+            return text
+        return f"{text}, {1e3 * bucket.slowest_s:.3g} ms of waiting for rank {bucket.slowest}"
+
 
 def bucket_report(
     index: int, gradient: torch.Tensor, parts: list[Part], wait_s: float

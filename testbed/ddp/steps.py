@@ -31,7 +31,7 @@ from testbed.transport.wire import U32_MAX
 KNOWN_AFTER = 2
 # So many elements of all ranks' gradients are in memory until the buckets are known.
 _GATHERED = 1 << 20
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 # No larger element is kept: sums of them over ranks and steps stay finite.
@@ -495,7 +495,7 @@ def require_plain(gradient: torch.Tensor) -> None:
         problem = f"has elements of {gradient.dtype}"
     else:
         return
-    valid = "dense, contiguous float32, float16 or bfloat16"
+    valid = "dense, contiguous float32, float64, float16 or bfloat16"
     raise InputError(f"a bucket's gradient {problem}; valid: {valid}")
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import random
 import socket
 import stat
@@ -46,11 +47,29 @@ def test_an_interface_is_named_by_the_argument_or_as_gloo_does(monkeypatch):
         meeting.own_address("nowhere0")
 
 
+def test_an_interface_without_ipv4_has_its_address_of_ipv6_beyond_the_link(monkeypatch, tmp_path):
+    table = tmp_path / "if_inet6"
+    table.write_text(
+        "fe800000000000000000000000000001 01 40 20 80       lo\n"
+        "fd000000000000000000000000000002 01 40 00 80    other\n"
+        "fd000000000000000000000000000001 01 40 00 80       lo\n"
+    )
+    monkeypatch.setattr(meeting, "_IPV6", table)
+    monkeypatch.setattr(meeting.fcntl, "ioctl", Mock(side_effect=OSError(errno.EADDRNOTAVAIL, "")))
+    assert meeting.own_address("lo") == "fd00::1"
+    table.write_text("")
+    with pytest.raises(InputError, match="interface 'lo' has no address of IPv4, nor one of IPv6"):
+        meeting.own_address("lo")
+
+
 def test_an_address_that_others_cannot_reach_is_named():
     meeting.require_reachable(["127.0.0.1", "127.0.0.1"])
     meeting.require_reachable(["10.0.0.1", "10.0.0.2"])
     with pytest.raises(InputError, match=r"rank 1 has the address 127.0.1.1, which other"):
         meeting.require_reachable(["10.0.0.1", "127.0.1.1"])
+    meeting.require_reachable(["fd00::1", "fd00::2"])
+    with pytest.raises(InputError, match=r"rank 0 has the address fd00::1 and rank 1 10.0.0.1;"):
+        meeting.require_reachable(["fd00::1", "10.0.0.1"])
 
 
 def hold(first, count):
@@ -142,6 +161,25 @@ def test_beyond_the_machine_ranks_have_keys(collective):
         assert carried_by == "transport"
         assert (mode, own) == (0o700, [f"rank-{rank}.key", "server.key"])
         assert not left
+
+
+def over_ipv6(rank):
+    os.environ.pop("GLOO_SOCKET_IFNAME", None)
+    os.environ["MASTER_ADDR"] = "::1"
+    state = BoundedLoss("dblp", rate_bps=1e9, timeout_s=60)
+    assert state._rendezvous.addresses == ["::1", "::1"]
+    parameters = [torch.zeros(size) for size in SIZES]
+    for step in range(4):
+        (mean,) = exchange(state, drawn(SIZES, rank, step), parameters)
+    state.close()
+    return mean.numpy(), last(state).carried_by
+
+
+def test_ranks_whose_master_has_an_address_of_ipv6_use_their_own():
+    for mean, carried_by in values(launch(over_ipv6, 2)):
+        one, two = (drawn(SIZES, rank, 3)[0].numpy() for rank in (0, 1))
+        assert np.array_equal(mean, (one + two) / np.float32(2))
+        assert carried_by == "transport"
 
 
 def in_clear(rank, interface):

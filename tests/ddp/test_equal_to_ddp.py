@@ -1,6 +1,7 @@
 """The hook in the mode `reliable` trains as DDP's own all-reduce does."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,8 @@ def assert_equal(outcomes):
             "transport"
         ] * 4
         assert [report.step for report in reports] == list(range(STEPS))
+        line = r"step 5: 3 buckets by transport, .* MB sent, .* MB received, at most 0\.0% lost, .*"
+        assert re.fullmatch(line, str(reports[5]))
         assert all(len(report.buckets) == 3 for report in reports[1:])
         assert all(bucket.loss == 0 for report in reports for bucket in report.buckets)
 
@@ -88,7 +91,7 @@ PARAMETERS = [torch.zeros(size) for size in SIZES]
 def in_rank_order(rank):
     """Returns whether means are those in rank order, bit for bit, by type and what carried them."""
     equal: dict[tuple[torch.dtype, str], bool] = {}
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         state = BoundedLoss(**RELIABLE)
         for step in range(4):
             everyone = [[row.to(dtype) for row in drawn(SIZES, other, step)] for other in range(3)]
@@ -105,7 +108,7 @@ def in_rank_order(rank):
 
 def test_means_are_those_in_rank_order_in_each_type():
     for equal in values(launch(in_rank_order, 3)):
-        assert len(equal) == 6
+        assert len(equal) == 8
         assert all(equal.values())
 
 
