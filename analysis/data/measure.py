@@ -44,7 +44,8 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
     targets = {
         run.key: float(target)
         for run in runs
-        if isinstance(target := section(run.config, "training").get("target"), int | float)
+        for name in ("training", "workload")
+        if isinstance(target := section(run.config, name).get("target"), int | float)
     }
     gathered = transfers.filter(pl.col("chunks_received") >= 0, leg="gather", role="receiver")
     by_log = {
@@ -149,7 +150,8 @@ def _evaluations(training: pl.DataFrame) -> pl.DataFrame:
     learns = evaluated.any().over("run_key")
     is_last = pl.col("round") == pl.col("round").max().over("run_key")
     return (
-        training.filter(evaluated.any().over("run_key", "round") | (learns & is_last))
+        training.filter(pl.any_horizontal(evaluated, pl.col("elapsed_s").is_not_null()))
+        .filter(evaluated.any().over("run_key", "round") | (learns & is_last))
         .group_by("run_key", "round")
         .agg(pl.when(means.null_count() == 0).then(means.mean()).name.keep())
         .sort("run_key", "round")

@@ -153,7 +153,8 @@ class ProgramWorkload:
         outside = {key: text for key, text in os.environ.items() if not key.startswith("OVS_")}
         # The hook for DistributedDataParallel writes there what its steps have lost.
         events = {"LAB_EVENTS": str((lab.directory / "events").resolve())}
-        self._environment = outside | {markers.ENVIRONMENT: str(place)} | events
+        own = {markers.ENVIRONMENT: str(place), "LAB_SEED": str(lab.config["seed"])}
+        self._environment = outside | own | events
         began_s = time.monotonic()
         try:
             self._controller.start()

@@ -29,6 +29,7 @@ from testbed.shared.registry import one_of
 _QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _OF_SHELLS = re.compile(r"[|<>;]+|&(?:[&>]|(?=\s|$))")
 LAB_PYTHON = "lab-python"
+TARGET = "accuracy or perplexity that a program records; reports say when it is reached"
 _PYTHON = re.compile(r"python[0-9.]*|lab-python")
 _AFTER_TIMEOUT_S = 30.0
 # Their logs and samples have these names already.
@@ -144,6 +145,7 @@ class Programs(Section):
         "`[first, last]` of the ports that carry data: losses hit these alone, and "
         "TCP connections on these are sampled; none: all ports"
     )
+    target: float | None = optional(TARGET, gt=0)
 
     @property
     def hosts(self) -> list[str]:

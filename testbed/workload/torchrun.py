@@ -22,7 +22,14 @@ from testbed.shared.registry import Registry, one_of
 from testbed.transport import presets
 from testbed.transport.presets import ProtocolConfig
 from testbed.transport.wire import DATA_PORTS
-from testbed.workload.settings import LAB_PYTHON, AnyArm, Arguments, BuiltIn, Programs
+from testbed.workload.settings import (
+    LAB_PYTHON,
+    TARGET,
+    AnyArm,
+    Arguments,
+    BuiltIn,
+    Programs,
+)
 
 HOOK_ENVIRONMENT = "BOUNDED_LOSS"  # testbed.ddp.settings reads it
 _MASTER_PORT = 29500  # torchrun's own default
@@ -69,6 +76,7 @@ class Torchrun(Section):
     time_limit_s: float | None = optional(
         "the longest time that it may take; none: `limits.run_timeout_s` alone", gt=0, le=1e6
     )
+    target: float | None = optional(TARGET, gt=0)
 
     @field_validator("script")
     @classmethod
@@ -221,4 +229,6 @@ class TorchrunArm(AnyArm):
             }
             for rank, host in enumerate(hosts)
         ]
-        return Programs.model_validate({"programs": programs, "data_ports": data_ports})
+        return Programs.model_validate(
+            {"programs": programs, "data_ports": data_ports, "target": workload.target}
+        )

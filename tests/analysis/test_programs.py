@@ -102,6 +102,25 @@ def test_the_loss_and_the_wait_of_a_scripts_steps_stand_beside_their_times(resul
     assert frame.select("chunk_count", "chunks_received").rows() == [(100, 40)]
 
 
+def test_what_a_script_evaluates_gives_its_time_to_the_target(results):
+    """Rows of other programs in the same round, which evaluate nothing, take nothing away."""
+    (run,) = results.glob("*/bbr-s1*")
+    config = json.loads((run / "config.json").read_text())
+    config["workload"]["target"] = 1.5
+    (run / "config.json").write_text(json.dumps(config))
+    waits = [{"round": number, "host": "one", "wait_s": 0.1} for number in range(10)]
+    write_lines(run / "events" / "training-one.jsonl", waits)
+    perplexities = {4: 1.9, 6: 1.5, 8: 1.4}
+    evaluations = [
+        {"round": number, "elapsed_s": number / 2, "perplexity": perplexity}
+        for number, perplexity in perplexities.items()
+    ]
+    write_lines(run / "events" / "training-one-evaluations.jsonl", evaluations)
+    (row,) = load(results).per_run().filter(arm="bbr").to_dicts()
+    assert (row["time_to_target_s"], row["rounds_to_target"]) == (3.0, 7)
+    assert (row["perplexity"], row["target_reached"]) == (1.4, 1.0)
+
+
 def test_rounds_without_iterations_have_no_rate(results):
     """0 iterations in 0 s are no number, and what is kept could not be read again."""
     frame = load(results).per_run()

@@ -22,13 +22,20 @@ def trained(run_small, monkeypatch):
     for key in ("training", "transport"):
         monkeypatch.delitem(SMALL, key)
 
-    def run(leg: str, workers: int = 1, further: tuple[dict, ...] = (), **arms: dict[str, object]):
-        words = f"--epochs 1 --images {ROUNDS * 32 * (workers + 1)} --width 8"
+    def run(
+        leg: str,
+        workers: int = 1,
+        further: tuple[dict, ...] = (),
+        script: Path = SCRIPT,
+        words: str = "",
+        **arms: dict[str, object],
+    ):
+        words = words or f"--epochs 1 --images {ROUNDS * 32 * (workers + 1)} --width 8"
         loss = {"name": "a loss", "kind": "loss", "host": "server", "leg": leg, "q": 0.3}
         return run_small(
             rounds=ROUNDS,
             topology={**SMALL["topology"], "workers": workers},
-            workload={"kind": "torchrun", "script": str(SCRIPT), "args": words},
+            workload={"kind": "torchrun", "script": str(script), "args": words},
             impairments=[{**loss, "rounds": [3, 5], "duration_s": 0.05}, *further],
             arms=arms,
         )
@@ -70,6 +77,17 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
         transfers = results.events(f"transfers-{host}", "mine")
         steps = {transfer["round"] for transfer in transfers}
         assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
+
+
+def test_a_script_trains_a_data_set_of_the_lab_by_the_runs_seed(trained):
+    script = Path(__file__).resolve().parents[2] / "experiments/programs/ddp_task.py"
+    words = f"--dataset digits --steps {ROUNDS} --every 4 --batch 8"
+    results = trained("round", mine={"protocol": "dblp"}, script=script, words=words)
+    results.assert_trained()
+    losses = results.events("training-server-evaluations", "mine")
+    assert [line["round"] for line in losses] == [3, 7]
+    assert 0 < losses[0]["elapsed_s"] < losses[1]["elapsed_s"]
+    assert all(1 < line["perplexity"] < 20 for line in losses)
 
 
 def sent_to(folder: Path, host: str) -> float:
