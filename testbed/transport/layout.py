@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport import codec as codecs
+from testbed.transport.codec import CODECS, Codec
 from testbed.transport.errors import ProtocolError
 from testbed.transport.messages import MAX_STOP_BYTES
 from testbed.transport.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, check_chunk_bytes
@@ -17,7 +19,7 @@ from testbed.transport.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, check_chunk_
 ELEMENT_BYTES = 4
 MAX_CHUNKS = 8 * MAX_STOP_BYTES
 assert MAX_CHUNKS <= 1 << CHUNK_BITS
-_HEAD = struct.Struct("!II")  # chunk_bytes, number of tensors
+_HEAD = struct.Struct("!IBI")  # chunk_bytes, the codec's code, number of tensors
 _NAME = struct.Struct("!H")  # length of the name that follows
 _COUNT = struct.Struct("!Q")  # elements of the tensor
 
@@ -34,19 +36,22 @@ class Pieces(NamedTuple):
 class PayloadLayout:
     """Float32 tensors, one after the other, cut into at most MAX_CHUNKS chunks; else ValueError.
 
-    A *buffer* is a contiguous uint8 array of chunk_count * chunk_bytes bytes: the elements in
-    little-endian order, then zeros up to the end of the last chunk. Reuse buffers: touching fresh
-    memory costs as much as all the other work of a transfer.
+    A *buffer* is a contiguous uint8 array of chunk_count * chunk_bytes bytes: the chunks as they
+    travel, which `codec` makes of the elements, then zeros up to the end of the last one. `write`
+    fills it and `read` reads it; with the codec `float32`, `floats` is its memory. Reuse buffers:
+    touching fresh memory costs as much as all the other work of a transfer.
 
     `tensors` are (name, number of elements) in the order of the payload, with unique names;
-    `chunk_bytes` is a multiple of 4. ValueError where they cannot be.
+    `chunk_bytes` is a multiple of 4; `codec` is an entry of CODECS. ValueError where they cannot
+    be.
     """
 
     tensors: Sequence[tuple[str, int]]
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    codec: str = "float32"
 
     def __post_init__(self) -> None:
-        check_chunk_bytes(self.chunk_bytes)
+        self._check_chunk_bytes()
         entries = tuple((str(name), int(count)) for name, count in self.tensors)
         for name, count in entries:
             if count < 0:
@@ -64,6 +69,24 @@ class PayloadLayout:
                 f"valid: at most {MAX_CHUNKS}, since STOP has a bit for each, so larger chunks"
             )
 
+    def _check_chunk_bytes(self) -> None:
+        check_chunk_bytes(self.chunk_bytes)
+        if self.elements_per_chunk < 1:
+            raise ValueError(
+                f"chunk_bytes is {self.chunk_bytes}, in which {self.codec} puts no element"
+            )
+
+    @cached_property
+    def _codec(self) -> Codec:
+        return CODECS.create(self.codec)
+
+    @cached_property
+    def plain(self) -> "PayloadLayout":
+        """The same chunks and tensors with the codec float32: of values before and after."""
+        if self.codec == "float32":
+            return self
+        return _Plain(self.tensors, self.elements_per_chunk * ELEMENT_BYTES)
+
     @cached_property
     def element_count(self) -> int:
         """Elements of all tensors together."""
@@ -71,25 +94,37 @@ class PayloadLayout:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of the elements, without the padding of the last chunk."""
-        return self.element_count * ELEMENT_BYTES
+        """Bytes of the elements as they travel, without the padding of the last chunk."""
+        return (self.chunk_count - 1) * self.chunk_bytes + self._last_bytes
+
+    @property
+    def _last_bytes(self) -> int:
+        before = (self.chunk_count - 1) * self.elements_per_chunk
+        return self._codec.length(self.element_count - before)
 
     @cached_property
     def chunk_count(self) -> int:
         """Chunks of one transfer."""
-        return -(-self.payload_bytes // self.chunk_bytes)
-
-    @property
-    def elements_per_chunk(self) -> int:
-        """Elements of every chunk, except that the last may have fewer."""
-        return self.chunk_bytes // ELEMENT_BYTES
+        return -(-self.element_count // self.elements_per_chunk)
 
     @cached_property
-    def chunk_lengths(self) -> NDArray[np.uint16]:
+    def elements_per_chunk(self) -> int:
+        """Elements of every chunk, except that the last may have fewer."""
+        return self._codec.elements(self.chunk_bytes)
+
+    @cached_property
+    def chunk_lengths(self) -> NDArray[np.uint32]:
         """Valid payload bytes of each chunk, shape (chunk_count,)."""
-        lengths = np.full(self.chunk_count, self.chunk_bytes, dtype=np.uint16)
-        lengths[-1] = self.payload_bytes - (self.chunk_count - 1) * self.chunk_bytes
+        lengths = np.full(self.chunk_count, self.chunk_bytes, dtype=np.uint32)
+        lengths[-1] = self._last_bytes
         return lengths
+
+    @cached_property
+    def chunk_elements(self) -> NDArray[np.int64]:
+        """Elements of each chunk, shape (chunk_count,)."""
+        counts = np.full(self.chunk_count, self.elements_per_chunk, dtype=np.int64)
+        counts[-1] = self.element_count - (self.chunk_count - 1) * self.elements_per_chunk
+        return counts
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -107,7 +142,7 @@ class PayloadLayout:
     @cached_property
     def of_tensors(self) -> tuple["PayloadLayout", ...]:
         """A layout for each tensor alone; ValueError where one has no elements."""
-        return tuple(PayloadLayout([tensor], self.chunk_bytes) for tensor in self.tensors)
+        return tuple(replace(self, tensors=[tensor]) for tensor in self.tensors)
 
     def new_buffer(self) -> NDArray[np.uint8]:
         """A zeroed buffer for one payload."""
@@ -131,8 +166,96 @@ class PayloadLayout:
         return buffer.reshape(self.chunk_count, self.chunk_bytes)
 
     def floats(self, buffer: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The buffer's elements, shape (element_count,); shares its memory."""
+        """The buffer's elements, shape (element_count,); shares its memory.
+
+        ValueError with a codec other than `float32`.
+        """
+        if self.codec != "float32":
+            raise ValueError(f"a buffer of {self.codec}; valid: float32, or write and read")
         return self.rows(buffer).reshape(-1).view("<f4")[: self.element_count]
+
+    def write(
+        self,
+        values: NDArray[np.float32],
+        buffer: NDArray[np.uint8],
+        *,
+        seed: int = 0,
+        transfer: int = 0,
+        residual: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Writes values into a buffer, as its codec has them.
+
+        Args:
+            values: float32, shape (element_count,); `floats(buffer)` costs no copy.
+            buffer: written whole.
+            seed, transfer: what the draws of `int8` and `int4` follow from: a sender's own, so
+                that the errors of several have nothing in common.
+            residual: takes what the codec loses: each value less what `read` gives; 0 where that
+                is no finite number. Contiguous float32, other memory than `values`.
+        """
+        values = np.ascontiguousarray(values)
+        for vector in (values, *([] if residual is None else [residual])):
+            self._check_vector(vector)
+        rows = self.rows(buffer, written=True)
+        if self.codec != "float32":
+            keys = codecs.keys_of(seed, transfer)
+            codecs.write(self._codec, values, rows, keys, residual)
+            return
+        if residual is not None:
+            residual[:] = 0
+        into = self.floats(buffer)
+        if values.ctypes.data != into.ctypes.data:
+            into[:] = values
+            rows.reshape(-1)[self.payload_bytes :] = 0
+
+    def read(
+        self,
+        buffer: NDArray[np.uint8],
+        out: NDArray[np.float32] | None = None,
+        *,
+        received: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float32]:
+        """Reads a buffer's values, shape (element_count,), into `out`, and returns it.
+
+        Args:
+            buffer: of this layout.
+            out: contiguous float32. None: new memory of zeros, or the buffer's with `float32`.
+            received: the chunks to read, shape (chunk_count,); what `out` has of the others stays.
+                None: all.
+        """
+        rows = self.rows(buffer)
+        if self.codec == "float32":
+            floats = self.floats(buffer)
+            if out is None or out.ctypes.data == floats.ctypes.data:
+                return floats
+        out = np.zeros(self.element_count, dtype=np.float32) if out is None else out
+        self._check_vector(out)
+        codecs.read(self._codec, rows, out, received)
+        return out
+
+    def _check_vector(self, vector: NDArray[np.float32]) -> None:
+        right = vector.dtype == np.float32 and vector.shape == (self.element_count,)
+        if not (right and vector.flags.c_contiguous):
+            raise ValueError(
+                f"values of shape {vector.shape} and type {vector.dtype}; "
+                f"valid: {self.element_count} contiguous float32"
+            )
+
+    def chunk_values(
+        self, rows: NDArray[np.uint8], chunks: NDArray[np.int64] | slice
+    ) -> NDArray[np.float32]:
+        """The values of some chunks of `rows`, shape (k, elements_per_chunk), with zeros behind.
+
+        `chunks` ascend. With the codec `float32` a slice of them shares memory.
+        """
+        taken = rows[chunks]
+        if self.codec == "float32":
+            return taken.view("<f4")
+        counts = self.chunk_elements[chunks]
+        values = np.zeros((len(taken), self.elements_per_chunk), dtype=np.float32)
+        if len(taken):
+            codecs.read(self._codec, taken, values.reshape(-1)[: int(counts.sum())])
+        return values
 
     def element_mask(self, chunk_mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Turns a mask of chunks, shape (chunk_count,), into one of elements, (element_count,)."""
@@ -140,7 +263,7 @@ class PayloadLayout:
 
     def encode(self) -> bytes:
         """The layout in binary form, for `decode` on the other side."""
-        parts = [_HEAD.pack(self.chunk_bytes, len(self.tensors))]
+        parts = [_HEAD.pack(self.chunk_bytes, self._codec.code, len(self.tensors))]
         for name, count in self.tensors:
             encoded = name.encode()
             parts += [_NAME.pack(len(encoded)), encoded, _COUNT.pack(count)]
@@ -150,7 +273,7 @@ class PayloadLayout:
     def decode(cls, body: bytes) -> "PayloadLayout":
         """Reads the result of `encode`; ProtocolError for anything else."""
         try:
-            chunk_bytes, tensor_count = _HEAD.unpack_from(body)
+            chunk_bytes, code, tensor_count = _HEAD.unpack_from(body)
             at = _HEAD.size
             tensors = []
             for _ in range(tensor_count):
@@ -163,7 +286,7 @@ class PayloadLayout:
                 tensors.append((name, count))
             if at != len(body):
                 raise ProtocolError(f"the layout has {len(body) - at} bytes too many")
-            return cls(tensors, chunk_bytes)
+            return cls(tensors, chunk_bytes, _codec_of(code))
         except (struct.error, UnicodeDecodeError, ValueError) as error:
             raise ProtocolError(f"malformed layout: {error}") from error
 
@@ -172,6 +295,8 @@ class PayloadLayout:
         one, two = owners
         if self.chunk_bytes != other.chunk_bytes:
             return f"chunk_bytes is {self.chunk_bytes} at {one} and {other.chunk_bytes} at {two}"
+        if self.codec != other.codec:
+            return f"codec is {self.codec} at {one} and {other.codec} at {two}"
         if len(self.tensors) != len(other.tensors):
             return f"{len(self.tensors)} tensors at {one} and {len(other.tensors)} at {two}"
         for index, (ours, theirs) in enumerate(zip(self.tensors, other.tensors, strict=True)):
@@ -181,6 +306,21 @@ class PayloadLayout:
                     f"and {theirs[0]!r} with {theirs[1]} at {two}"
                 )
         return None
+
+
+def _codec_of(code: int) -> str:
+    """The codec of a layout's binary form; ValueError for an unknown one."""
+    names = [name for name in CODECS if CODECS.create(name).code == code]
+    if not names:
+        raise ValueError(f"codec {code} is unknown")
+    return names[0]
+
+
+class _Plain(PayloadLayout):
+    """A layout of values, which never travel: chunks may be larger than a datagram."""
+
+    def _check_chunk_bytes(self) -> None:
+        pass
 
 
 class Leg(IntEnum):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.transport import native
+from testbed.transport import codec, compiled
 from testbed.transport.fast_path import ASK_FIRST, ASK_LAST, NUMPY, window_of
 from testbed.transport.layout import PayloadLayout
 from testbed.transport.native.fast_path import FAST_PATH, LIBRARY, WHY_NONE
@@ -346,34 +346,35 @@ def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, tra
         assert reference.ignored == compiled.ignored
 
 
-@pytest.fixture
-def built(tmp_path, monkeypatch):
-    """A copy of the library beside a copy of its source, where it is looked for."""
-    assert LIBRARY is not None
-    source = tmp_path / "batches.c"
-    shutil.copy(native.fast_path._SOURCE, source)
-    monkeypatch.setattr(native.fast_path, "_SOURCE", source)
-    return Path(shutil.copy(LIBRARY._name, tmp_path))
+@pytest.fixture(params=["batches", "codec"])
+def built(request, tmp_path):
+    """Copies of a library and its source beside it, by the latter's path."""
+    shutil.copy(compiled.SOURCES / f"{request.param}.c", tmp_path)
+    library = {"batches": LIBRARY, "codec": codec.LIBRARY}[request.param]
+    assert library is not None
+    return Path(shutil.copy(library._name, tmp_path)), tmp_path / f"{request.param}.c"
 
 
 @needs_compiled
 def test_a_library_of_this_source_is_loaded(built):
-    loaded, why = native.fast_path._load()
+    loaded, why = compiled.load(built[1], [])
     assert loaded is not None and not why
 
 
 @needs_compiled
 def test_a_library_of_another_source_is_not_used(built):
-    built.with_name("batches.c").write_text("/* changed since */")
-    assert native.fast_path._load() == (None, f"{built.name} was compiled from another source")
+    library, source = built
+    source.write_text("/* changed since */")
+    assert compiled.load(source, []) == (None, f"{library.name} was compiled from another source")
 
 
 @needs_compiled
 @pytest.mark.parametrize("share", [0, 0.5, 0.99])
 def test_a_library_that_is_cut_short_is_not_loaded(built, share):
-    data = built.read_bytes()
-    built.write_bytes(data[: int(share * len(data))])
-    assert native.fast_path._load() == (None, f"{built.name} is cut short")
+    library, source = built
+    data = library.read_bytes()
+    library.write_bytes(data[: int(share * len(data))])
+    assert compiled.load(source, []) == (None, f"{library.name} is cut short")
 
 
 @needs_compiled

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.lab.delay.delay_settings import DelaySettings
-from testbed.transport.native.fast_path import address_of
+from testbed.transport.compiled import address_of
 
 _ETH_P_ALL = 3
 _SOL_PACKET = 263

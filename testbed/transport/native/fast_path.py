@@ -1,21 +1,18 @@
-"""Loads the compiled library, which lies beside this file once it is built, and calls it."""
+"""Calls the compiled library of `batches.c`."""
 
 import ctypes
-import hashlib
 import math
 import os
 import select
-import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.compiled import SOURCES, address_of, load, structure
 from testbed.transport.fast_path import (
     COALESCED_S,
     FAULTS,
@@ -29,16 +26,6 @@ from testbed.transport.fast_path import (
     SendPlan,
 )
 
-_ELF_HEADER_BYTES, _ELF_64_BITS = 64, 2
-_SOURCE = Path(__file__).with_name("batches.c")
-_KINDS: dict[str, Any] = {
-    "-": None,
-    "a": ctypes.c_void_p,
-    "c": ctypes.c_char_p,
-    "d": ctypes.c_double,
-    "i": ctypes.c_int,
-    "s": ctypes.c_int64,
-}
 # Each function, what it returns, and what it takes.
 _FUNCTIONS = (
     *(("compose", "i", "aassi"), ("place", "s", "aassi"), ("transfer_of", "s", "ass")),
@@ -48,50 +35,12 @@ _FUNCTIONS = (
 )
 
 
-def _is_whole(elf: bytes) -> bool:
-    """Tells whether a 64-bit ELF file has its end, the table of sections: half a one kills."""
-    if len(elf) < _ELF_HEADER_BYTES:
-        return False
-    if elf[4] != _ELF_64_BITS:
-        return True
-    (table,) = struct.unpack_from("<Q", elf, 40)
-    entry_bytes, entries = struct.unpack_from("<HH", elf, 58)
-    return bool(table + entry_bytes * entries <= len(elf))
-
-
-def _load() -> tuple[ctypes.CDLL | None, str]:
-    """Loads the library; None, and why, where that fails."""
-    built = (_SOURCE.with_suffix(suffix) for suffix in EXTENSION_SUFFIXES)
-    path = next((file for file in built if file.exists()), None)
-    if path is None:
-        return None, "it was not compiled"
-    try:
-        if not _is_whole(path.read_bytes()):
-            return None, f"{path.name} is cut short"
-        library = ctypes.CDLL(str(path))
-        library.source.restype = ctypes.c_char_p
-        if library.source() != hashlib.sha256(_SOURCE.read_bytes()).hexdigest().encode():
-            return None, f"{path.name} was compiled from another source"
-    except (OSError, AttributeError) as error:
-        return None, f"{path.name} cannot be loaded: {error}"
-    for name, result, arguments in _FUNCTIONS:
-        function = getattr(library, name)
-        function.restype = _KINDS[result]
-        function.argtypes = [_KINDS[argument] for argument in arguments]
-    return library, ""
-
-
-LIBRARY, WHY_NONE = _load()
+LIBRARY, WHY_NONE = load(SOURCES / "batches.c", _FUNCTIONS)
 
 _RESERVED = 4096
 _SELECTABLE = 1024  # FD_SETSIZE
 _LOGGED = 64
 _TRANSFER = "session transfer chunk_count chunk_bytes last_length"
-
-
-def structure(*fields: tuple[type, str]) -> list[tuple[str, type]]:
-    """Lists the fields of a C structure: each type with the names that have it, in order."""
-    return [(name, kind) for kind, names in fields for name in names.split()]
 
 
 class _Composing(ctypes.Structure):
@@ -109,10 +58,6 @@ class _Placing(ctypes.Structure):
         (ctypes.c_uint32, f"{_TRANSFER} window newest farthest room ignored gained"),
         (ctypes.c_uint32 * len(FAULTS), "faults"),
     )
-
-
-def address_of(array: NDArray[np.generic]) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def _describe(it: _Composing | _Placing, of: Composer | Placement) -> None:

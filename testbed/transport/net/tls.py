@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.compiled import address_of, structure
 from testbed.transport.errors import ProtocolError
 from testbed.transport.messages import KEY_BYTES
-from testbed.transport.native.fast_path import LIBRARY, address_of, structure
+from testbed.transport.native.fast_path import LIBRARY
 
 _READ_BYTES = 1 << 16
 # How a peer's alerts end that are about this side's certificate.

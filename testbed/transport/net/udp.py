@@ -20,14 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.shared import dscp
+from testbed.transport.compiled import address_of, structure
 from testbed.transport.connection import Connection
-from testbed.transport.native.fast_path import (
-    LIBRARY,
-    PlannedReceive,
-    PlannedSend,
-    address_of,
-    structure,
-)
+from testbed.transport.native.fast_path import LIBRARY, PlannedReceive, PlannedSend
 from testbed.transport.net.addresses import (
     MTU_DISCOVER,
     PACKED_BYTES,
