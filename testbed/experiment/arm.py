@@ -22,9 +22,8 @@ from testbed.shared.named_sections import folders
 from testbed.shared.problems import Section, optional
 from testbed.shared.registry import did_you_mean
 from testbed.training.fillings import DEFAULT_FILLING, FILLINGS, PRESET_FILLINGS
-from testbed.transport import Leg, presets
+from testbed.transport import presets
 from testbed.transport.presets import REGISTRIES, ProtocolConfig
-from testbed.transport.tolerance import Fixed
 from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")
@@ -147,23 +146,4 @@ class Arm(AnyArm):
             self.resolved()
         except (TypeError, ValueError) as error:  # also a value of a wrong kind
             raise problems.raised([problems.of_message(str(error))]) from None
-        return self
-
-    @model_validator(mode="after")
-    def _quantises_what_goes_as_bits(self) -> Arm:
-        protocol = self.resolved()
-        for leg, text in self.resolved_filling().items():
-            name = text.partition(":")[0]
-            if protocol.coding == "two-values" and name in FILLINGS and name != "signs":
-                raise ValueError(
-                    f"filling.{leg}: {text}; coding two-values sends payloads with two values in "
-                    "each chunk; valid: signs, ./FILE.py"
-                )
-            whole = protocol.policy(Leg[leg.upper()]) == Fixed(0) and protocol.keep == 1
-            if not whole and FILLINGS.create(text).whole:
-                raise ValueError(
-                    f"filling.{leg}: {text}; {protocol.name} gives up chunks of this leg, which "
-                    "would be owed by nobody; valid: with a protocol that delivers all, such as "
-                    "one-bit"
-                )
         return self

@@ -136,7 +136,8 @@ _layouts: dict[str, PayloadLayout] = {}
 def _layout(run: Run) -> PayloadLayout:
     """Lay out one transfer, without loading data where their shape is known beforehand."""
     training, chunk_bytes = run.experiment.training, run.experiment.transport.chunk_bytes
-    key = f"{training.model_dump_json()} {chunk_bytes} {run.folder}"
+    codec = run.protocol.codec
+    key = f"{training.model_dump_json()} {chunk_bytes} {codec} {run.folder}"
     if key in _layouts:
         return _layouts[key]
     entry, dataset = models.MODELS.get(training.model), training.dataset
@@ -152,7 +153,7 @@ def _layout(run: Run) -> PayloadLayout:
     layers = models.layer_map(training.model, classes=classes, input_shape=shape)
     sizes_of = models.layer_sizes(models.scaled(layers, getattr(training.pace, "scale", 1.0)))
     try:
-        return _layouts.setdefault(key, PayloadLayout(sizes_of, chunk_bytes))
+        return _layouts.setdefault(key, PayloadLayout(sizes_of, chunk_bytes, codec))
     except ValueError as error:
         raise InputError(f"{run.source}: transport.chunk_bytes: {error}") from None
 

@@ -279,8 +279,8 @@ def _run(simulation: Simulation, tasks: Tasks) -> None:
 
 def _reads_contents(config: Mapping[str, Any]) -> bool:
     protocol = config["protocol"]
-    # `keep` chooses chunks by what they hold, and `coding` makes other bytes of it.
-    if {"keep", "coding"} & set(protocol) or ORDERS.create(protocol["order"], seed=0).sends_energy:
+    # `keep` chooses chunks by what they hold.
+    if "keep" in protocol or ORDERS.create(protocol["order"], seed=0).sends_energy:
         return True
     if config["training"]["pace"]["kind"] != "payload-only":
         return True

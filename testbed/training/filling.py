@@ -27,6 +27,10 @@ class SenderMemory:
     """The sender's half for one peer. This base class remembers nothing."""
 
     shared = False  # whether one serves all receivers of a broadcast, whatever they got
+    # Whether it owes what the protocol's codec loses: then `rounded` holds it when `settle` is
+    # called, each value of the payload less what was sent of it. None: nothing, as with float32.
+    keeps_rounding = False
+    rounded: Buffer | None = None
 
     def payload(self, gradient: Buffer) -> Buffer:
         """The payload to send for a gradient. Neither may change before the transfer ends."""
@@ -42,7 +46,6 @@ class Filling(ABC):
     # Whether, of a broadcast, all workers are to have the same chunks; others are then lost to all,
     # and the server has one memory for all.
     common = False
-    whole = False  # whether it needs a leg that delivers all chunks
 
     def begin_round(  # noqa: B027 - optional to override
         self, critical: bool, draws: np.random.Generator
@@ -56,7 +59,7 @@ class Filling(ABC):
         """Writes an estimate of the mean of the payloads to `out`.
 
         Args:
-            layout: of all buffers.
+            layout: of all buffers; its codec is float32, whatever travelled.
             buffers: what arrived, one buffer per sender, in the same order and the same memory in
                 every round. Parts that did not arrive are as this filling left them in the
                 previous round (zero in the first). They may be modified.

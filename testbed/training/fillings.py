@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from testbed.shared.input_error import InputError
 from testbed.shared.registry import Registry
 from testbed.training.filling import (
     Buffer,
@@ -114,12 +113,15 @@ class Rescale(Filling):
 
 
 # Error feedback: the memory of gradient compression (Seide et al., Interspeech 2014; Karimireddy et
-# al., ICML 2019), with the receiver's final bitmap in place of the compressor. The applied updates
-# plus the residual equal the sum of all gradients, since the receiver fills with zeros.
+# al., ICML 2019), with the codec and the receiver's final bitmap in place of the compressor. The
+# applied updates plus the residual equal the sum of all gradients, since the receiver fills with
+# zeros.
 
 
 class Residual(SenderMemory):
     """Holds the residual for a peer, in whose place gradients go while it is zero."""
+
+    keeps_rounding = True
 
     def __init__(self, layout: PayloadLayout) -> None:
         self.residual = layout.new_buffer()
@@ -142,7 +144,9 @@ class Residual(SenderMemory):
             raise ValueError(
                 f"filling error-feedback: the transfer to {report.peer} does not say what arrived"
             )
-        if received is None or received.all():
+        if received is None:
+            received = np.ones(report.chunk_count, dtype=np.bool_)
+        if received.all() and self.rounded is None:
             if not self._is_zero:
                 self.residual[:] = 0
             self._is_zero = True
@@ -151,7 +155,9 @@ class Residual(SenderMemory):
         if self._is_zero:
             missing = ~received
             rows[missing] = self._layout.rows(self._sent)[missing]
-        else:
+        if self.rounded is not None:
+            rows[received] = self._layout.rows(self.rounded)[received]
+        elif not self._is_zero:
             rows[received] = 0
         self._is_zero = False
         floats = self._layout.floats(self.residual)
@@ -175,67 +181,6 @@ class CommonFeedback(ErrorFeedback):
     """
 
     common = True
-
-
-# One bit for each element.
-
-
-def two_values(layout: PayloadLayout, buffer: Buffer) -> Vector:
-    """For each chunk the means of the elements above 0 and of the others; both may be NaN."""
-    rows = chunk_elements(layout, buffer)
-    count = np.empty((layout.chunk_count, 2))
-    count[:, 0] = np.count_nonzero(rows > 0, axis=1)
-    count[:, 1] = layout.chunk_lengths // rows.itemsize - count[:, 0]
-    total = np.empty_like(count)
-    with np.errstate(invalid="ignore"):
-        total[:, 0] = np.maximum(rows, 0).sum(axis=1, dtype=np.float64)
-        total[:, 1] = np.minimum(rows, 0).sum(axis=1, dtype=np.float64)
-    total[~np.isfinite(total).all(axis=1)] = np.nan
-    return (total / np.maximum(count, 1)).astype(np.float32)
-
-
-class Quantised(SenderMemory):
-    shared = True
-
-    def __init__(self, layout: PayloadLayout) -> None:
-        self.residual = layout.new_buffer()
-        self._layout = layout
-        self._payload = layout.new_buffer()
-
-    def payload(self, gradient: Buffer) -> Buffer:
-        layout = self._layout
-        residual, sent = layout.floats(self.residual), layout.floats(self._payload)
-        with np.errstate(over="ignore", invalid="ignore"):
-            residual += layout.floats(gradient)
-            values = two_values(layout, self.residual)
-            rows = chunk_elements(layout, self.residual)
-            above, other = values[:, :1], values[:, 1:]
-            chunk_elements(layout, self._payload)[:] = np.where(rows > 0, above, other)
-            self._payload[layout.payload_bytes :] = 0
-            residual -= sent
-        rows[np.isnan(above[:, 0])] = 0  # NaN is sent once, not for ever
-        return self._payload
-
-    def settle(self, report: TransferReport) -> None:
-        if report.chunks_received != report.chunk_count:
-            raise InputError(
-                f"filling signs: the transfer to {report.peer} does not say that all chunks have "
-                "arrived; valid: with a protocol that delivers all, such as one-bit"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Signs(Zero):
-    """Sends one of two values for each element, and keeps the error; for a leg without loss.
-
-    1-bit SGD (Seide et al., Interspeech 2014), with the means of a chunk in place of a column's, so
-    that the coding `two-values` carries them as bits. All workers share the server's residual.
-    """
-
-    whole = True
-
-    def sender_memory(self, layout: PayloadLayout) -> Quantised:
-        return Quantised(layout)
 
 
 # A randomised Hadamard transform: a lost chunk becomes a little noise in all elements.
@@ -373,7 +318,6 @@ FILLINGS: Registry[Filling] = Registry(
         "common-feedback": CommonFeedback,
         "whole-tensors": WholeTensors,
         "hadamard": Hadamard,
-        "signs": Signs,
     },
     base=Filling,
 )
@@ -387,5 +331,5 @@ PRESET_FILLINGS = {
     "bounded-energy": {"gather": "error-feedback", "broadcast": "common-feedback"},
     "optireduce": {"gather": "hadamard", "broadcast": "hadamard"},
     "top-k": {"gather": "error-feedback", "broadcast": "error-feedback"},
-    "one-bit": {"gather": "signs", "broadcast": "signs"},
+    "one-bit": {"gather": "error-feedback", "broadcast": "error-feedback"},
 }

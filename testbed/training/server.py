@@ -1,7 +1,7 @@
 """The parameter server: gathers, averages, sets the phase, broadcasts, and times the rounds."""
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,15 @@ from testbed.shared.jsonl import JsonLinesWriter
 from testbed.shared.messages import ProgressWriter
 from testbed.training import phases
 from testbed.training.barriers import BarrierServer
-from testbed.training.filling import Buffer, Filling, Mask, estimate_mean, mean_into, payload_of
+from testbed.training.coding import Outgoing
+from testbed.training.filling import (
+    Buffer,
+    Filling,
+    Mask,
+    SenderMemory,
+    estimate_mean,
+    mean_into,
+)
 from testbed.training.logs import (
     CongestionLog,
     TransferLog,
@@ -46,21 +54,30 @@ def run(
 class BroadcastMemory:
     """The server's memory of what its broadcasts did not deliver: one for all where `common`."""
 
-    def __init__(self, filling: Filling, layout: PayloadLayout, workers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        filling: Filling,
+        layout: PayloadLayout,
+        workers: Sequence[str],
+        sending: Callable[[SenderMemory], Outgoing],
+    ) -> None:
         self._filling, self._layout = filling, layout
-        first = filling.sender_memory(layout)
-        shared = filling.common or first.shared
+        memory = filling.sender_memory(layout.plain)
+        # One that remembers nothing makes the same payload for all.
+        shared = filling.common or memory.shared or type(memory) is SenderMemory
+        first = sending(memory)
         self._memories = {
-            name: first if shared else filling.sender_memory(layout) for name in workers
+            name: first if shared else sending(filling.sender_memory(layout.plain))
+            for name in workers
         }
 
-    def payloads(self, mean: Buffer, present: Sequence[str]) -> dict[str, Buffer]:
+    def payloads(self, mean: Buffer, present: Sequence[str], transfer: int) -> dict[str, Buffer]:
         """The payload of each worker; called once a round, since it adds the mean."""
         made: dict[int, Buffer] = {}
         for name in present:
             memory = self._memories[name]
             if id(memory) not in made:
-                made[id(memory)] = payload_of(memory, mean)
+                made[id(memory)] = memory.payload(mean, transfer)
         return {name: made[id(self._memories[name])] for name in present}
 
     def common(self, sent: Mapping[str, TransferReport]) -> Mask | None:
@@ -98,11 +115,15 @@ class _Server:
         self._congestion = CongestionLog(context.directory, "server")
         self._effects = JsonLinesWriter(events / "effects.jsonl") if vectors is not None else None
         self._layout = context.layout
-        self._gathered = {name: context.new_buffer() for name in context.workers}
-        self._averaged = context.new_buffer()
+        self._plain = context.layout.plain
+        self._gathered = {name: context.incoming() for name in context.workers}
+        self._averaged = context.new_values()
         self._filling = context.filling(Leg.GATHER)
         self._memory = BroadcastMemory(
-            context.filling(Leg.BROADCAST), self._layout, context.workers
+            context.filling(Leg.BROADCAST),
+            self._layout,
+            context.workers,
+            lambda memory: context.outgoing(memory, "server"),
         )
         self._detector = context.detector()
 
@@ -133,7 +154,7 @@ class _Server:
         self._controller.close()
 
     def _round(self, number: int, metric: float | None) -> None:
-        context, layout, barriers = self._context, self._layout, self._barriers
+        context, barriers, broadcast = self._context, self._barriers, Leg.BROADCAST.transfer(number)
         policies, contents = context.protocol.policy, context.surroundings.contents
         self._controller.begin(number, "round")
         began_s = self._now_s()
@@ -148,21 +169,25 @@ class _Server:
             reports = self._endpoint.receive(
                 Leg.GATHER.transfer(number),
                 policies(Leg.GATHER).stop_rule(critical),
-                {name: self._gathered[name] for name in barriers.present},
+                {name: self._gathered[name].buffer for name in barriers.present},
             )
             gather_ended_s = self._now_s()
         self._drop_lost()
         # In rank order: sums of floats must not depend on whose gradient came first.
         senders = [name for name in context.workers if name in reports]
+        arrived = [self._gathered[name] for name in senders]
+        masks = [_received(reports[name]) for name in senders]
+        for incoming, received_chunks in zip(arrived, masks, strict=True):
+            incoming.read(received_chunks)
         self._filling.begin_round(critical, np.random.default_rng([context.seed, number]))
         estimate_mean(
             self._filling,
-            layout,
-            [self._gathered[name] for name in senders],
-            [_received(reports[name]) for name in senders],
+            self._plain,
+            [incoming.values for incoming in arrived],
+            masks,
             out=self._averaged,
         )
-        averaged = layout.floats(self._averaged)
+        averaged = self._plain.floats(self._averaged)
         after = phases.observe(
             self._detector,
             Observation(
@@ -172,12 +197,12 @@ class _Server:
                 accuracy=metric if context.metric == "accuracy" else None,
             ),
         )
-        payloads = self._memory.payloads(self._averaged, barriers.present)
+        payloads = self._memory.payloads(self._averaged, barriers.present, broadcast)
 
         with self._impaired(number, "broadcast") as during_broadcast:
             broadcast_began_s = self._now_s()
             self._endpoint.announce(bytes([after]))
-            sent = self._endpoint.send(Leg.BROADCAST.transfer(number), payloads)
+            sent = self._endpoint.send(broadcast, payloads)
             if (common := self._memory.common(sent)) is not None:
                 announce_common(self._endpoint, common)
             self._drop_lost()
@@ -231,7 +256,7 @@ class _Server:
         present = self._barriers.present
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)
-        gathered = deviation(self._layout.floats(self._averaged), lossless)
+        gathered = deviation(self._plain.floats(self._averaged), lossless)
         applied = {name: deviation(vectors.updates[name], lossless) for name in present}
         assert self._effects is not None
         self._effects.write(

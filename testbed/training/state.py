@@ -23,8 +23,9 @@ from torch import nn
 
 from testbed.shared import drop_order, own_code, run_directory
 from testbed.training import barriers, datasets, models
+from testbed.training.coding import Incoming, Outgoing
 from testbed.training.datasets import Dataset, splits
-from testbed.training.filling import Filling, Vector
+from testbed.training.filling import Filling, SenderMemory, Vector
 from testbed.training.fillings import FILLINGS, Unread
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
 from testbed.training.settings import OPTIMISERS, AnySchedule, Position, Schedule
@@ -319,14 +320,39 @@ class RunContext:
     @cached_property
     def layout(self) -> PayloadLayout:
         chunk_bytes = self.config["transport"]["chunk_bytes"]
-        return PayloadLayout(models.layer_sizes(self.model_and_data.layers), chunk_bytes)
+        layers = models.layer_sizes(self.model_and_data.layers)
+        return PayloadLayout(layers, chunk_bytes, self.protocol.codec)
 
-    def new_buffer(self) -> NDArray[np.uint8]:
-        return self.layout.new_buffer() if self.surroundings.contents else self._any_buffer
+    def new_values(self) -> NDArray[np.uint8]:
+        """Make a buffer for values, of `layout.plain`."""
+        return self.layout.plain.new_buffer() if self.surroundings.contents else self._any_values
+
+    @cached_property
+    def _any_values(self) -> NDArray[np.uint8]:
+        return self.layout.plain.new_buffer()
+
+    def incoming(self) -> Incoming:
+        """Make a buffer for what arrives from one sender."""
+        values = self.new_values()
+        if self.layout is self.layout.plain:
+            return Incoming(self.layout, values, values)
+        if self.surroundings.contents:
+            return Incoming(self.layout, self.layout.new_buffer(), values)
+        return Incoming(self.layout, self._any_buffer, self._any_buffer)
 
     @cached_property
     def _any_buffer(self) -> NDArray[np.uint8]:
         return self.layout.new_buffer()
+
+    def outgoing(self, memory: SenderMemory, host: str) -> Outgoing:
+        """Make what sends a host's payloads."""
+        contents = self.surroundings.contents
+        return Outgoing(memory, self.layout, seed=self.seed_of(host), contents=contents)
+
+    def seed_of(self, host: str) -> int:
+        """Return the seed of a host's own draws."""
+        own = np.random.SeedSequence([self.seed, list(self.addresses).index(host)])
+        return int(own.generate_state(1)[0])
 
     def new_vectors(self) -> SharedVectors | None:
         """Memory for measuring the effects of loss; None where that is off."""
@@ -430,7 +456,6 @@ class RunContext:
         share_bps = min(shares_bps.values()) if is_server else shares_bps[host]
         queue_bytes = min(queues_bytes.values()) if is_server else queues_bytes[host]
         transport = self.config["transport"]
-        own = np.random.SeedSequence([self.seed, list(self.addresses).index(host)])
         return EndpointConfig(
             session=self.session,
             name=host,
@@ -442,7 +467,7 @@ class RunContext:
             rate_bps=math.floor(share_bps * transport["pace"]),
             quantum_s=transport["quantum_s"],
             queue_bytes=queue_bytes,
-            seed=int(own.generate_state(1)[0]),
+            seed=self.seed_of(host),
             peer_timeout_s=transport["peer_timeout_s"],
             survive_peers=is_server and self.survives_workers,
             segmentation=_SEGMENTATION,

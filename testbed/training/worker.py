@@ -9,7 +9,7 @@ import numpy as np
 
 from testbed.shared.jsonl import JsonLinesWriter
 from testbed.training.barriers import BarrierClient
-from testbed.training.filling import Mask, estimate_mean, payload_of
+from testbed.training.filling import Mask, estimate_mean
 from testbed.training.logs import CongestionLog, TransferLog, finite, nonfinite, write_endpoint
 from testbed.training.state import RunContext, SharedVectors
 from testbed.transport import Endpoint, Leg, PayloadLayout, TransferReport
@@ -31,8 +31,11 @@ class _Worker:
         self._now_s = context.surroundings.now_s
         self._vectors = vectors
         layout = self._layout = context.layout
-        self._outgoing, self._incoming, self._update = (context.new_buffer() for _ in range(3))
-        self._memory = context.filling(Leg.GATHER).sender_memory(layout)
+        self._plain = layout.plain
+        self._gradient, self._update = context.new_values(), context.new_values()
+        self._incoming = context.incoming()
+        memory = context.filling(Leg.GATHER).sender_memory(layout.plain)
+        self._outgoing = context.outgoing(memory, name)
         self._filling = context.filling(Leg.BROADCAST)
         self._learner = context.learner(name)
         self._log = JsonLinesWriter(context.directory / "events" / f"training-{name}.jsonl")
@@ -58,11 +61,11 @@ class _Worker:
             self._barriers.wait("end")
 
     def _round(self, endpoint: Endpoint, number: int) -> None:
-        context, layout = self._context, self._layout
+        context, gather = self._context, Leg.GATHER.transfer(number)
         began_s = self._now_s()
-        gradient = layout.floats(self._outgoing)
+        gradient = self._plain.floats(self._gradient)
         loss = self._learner.gradient(gradient)
-        payload = payload_of(self._memory, self._outgoing)
+        payload = self._outgoing.payload(self._gradient, gather)
         overrun_s = wait_until_computed(
             context.training["pace"],
             began_s,
@@ -81,12 +84,12 @@ class _Worker:
             vectors.gradients[self._name][:] = gradient
         self._barriers.reach("gather")
         self._barriers.wait("gather")
-        sent = endpoint.send(Leg.GATHER.transfer(number), {"server": payload})["server"]
-        self._memory.settle(sent)
+        sent = endpoint.send(gather, {"server": payload})["server"]
+        self._outgoing.settle(sent)
 
         critical = decode_phase(endpoint.await_announcement())
         rule = context.protocol.policy(Leg.BROADCAST).stop_rule(critical)
-        into = {"server": self._incoming}
+        into = {"server": self._incoming.buffer}
         report = endpoint.receive(Leg.BROADCAST.transfer(number), rule, into)["server"]
         if self._filling.common:
             self._barriers.reach("received", ended_s=self._apply_common(endpoint, report, number))
@@ -98,7 +101,7 @@ class _Worker:
         self._barriers.reach("updated")
 
         if vectors is not None:
-            vectors.updates[self._name][:] = layout.floats(self._update)
+            vectors.updates[self._name][:] = self._plain.floats(self._update)
             self._learner.weights(vectors.weights[self._name])
         self._transfers.write(number, "gather", [sent])
         self._transfers.write(number, "broadcast", [report])
@@ -119,9 +122,10 @@ class _Worker:
 
     def _apply(self, received: Mask | None, number: int) -> None:
         assert received is not None
-        estimate_mean(self._filling, self._layout, [self._incoming], [received], out=self._update)
-        update = self._layout.floats(self._update)
-        self._learner.apply(update, self._context.learning_rate(number))
+        self._incoming.read(received)
+        arrived, update = [self._incoming.values], self._update
+        estimate_mean(self._filling, self._plain, arrived, [received], out=update)
+        self._learner.apply(self._plain.floats(update), self._context.learning_rate(number))
 
     def _apply_common(self, endpoint: Endpoint, report: TransferReport, number: int) -> float:
         """Update with what all workers have got; returns when that had ended, less hidden waits."""

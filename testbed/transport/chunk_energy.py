@@ -27,7 +27,7 @@ MUST = 128
 _LARGEST = MUST - 1
 _STEPS = 6  # to a power of two
 _ROUNDING = 1e-5  # of sums in single precision
-_BLOCK = 1024  # chunks that are squared at a time: they stay in a cache
+_BLOCK = 1 << 18  # elements that are squared at a time: they stay in a cache
 # Below, squares in single precision lose digits.
 _LEAST = 1e-30
 
@@ -43,16 +43,16 @@ def _bounds() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 LEAST, MOST = _bounds()
 
 
-def energies(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
+def energies(rows: NDArray[np.uint8], layout: PayloadLayout) -> NDArray[np.float64]:
     """Returns the energy of each chunk, shape (chunk_count,); NaN where an element is NaN."""
-    floats = rows.view("<f4")
-    energy = np.empty(len(floats), dtype=np.float64)
+    energy = np.empty(len(rows), dtype=np.float64)
+    step = max(1, _BLOCK // layout.elements_per_chunk)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        for first in range(0, len(floats), _BLOCK):
-            part = floats[first : first + _BLOCK]
-            np.einsum("ij,ij->i", part, part, out=energy[first : first + _BLOCK], casting="safe")
+        for first in range(0, len(rows), step):
+            part = layout.chunk_values(rows, slice(first, first + step))
+            np.einsum("ij,ij->i", part, part, out=energy[first : first + step], casting="safe")
         unsure = np.flatnonzero(~((energy > _LEAST) & (energy < np.inf)))
-        exact = floats[unsure].astype(np.float64)
+        exact = layout.chunk_values(rows, unsure).astype(np.float64)
         energy[unsure] = np.einsum("ij,ij->i", exact, exact)
     return energy
 
@@ -68,7 +68,7 @@ def by_tensor(
     mixed = pieces.chunk[several]
     if len(mixed):
         chunks, place = np.unique(mixed, return_inverse=True)
-        squares = np.square(rows[chunks].view("<f4"), dtype=np.float64)
+        squares = np.square(layout.chunk_values(rows, chunks), dtype=np.float64)
         ends = np.cumsum(pieces.elements)
         starts = (ends - pieces.elements)[several] - mixed * layout.elements_per_chunk
         sums[several] = np.add.reduceat(squares.reshape(-1), place * squares.shape[1] + starts)

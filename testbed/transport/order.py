@@ -27,7 +27,8 @@ class OrderContext:
         transfer: the transfer's number; `Leg.round_of` gives its round.
         layouts: so many layouts rotate from round to round.
         layout: the places of the tensors.
-        rows: the payload, shape (chunk_count, chunk_bytes); must not be modified.
+        rows: the payload as it travels, shape (chunk_count, chunk_bytes); must not be modified.
+            `layout.chunk_values` reads it.
         shared: whether the payload goes to several peers at once.
         missed: chunks that had to arrive in the peer's last transfer of this layout and did not,
             shape (chunk_count,); None: there are none, or the payload is `shared`.
@@ -94,7 +95,7 @@ class ChunkOrder(ABC):
         return Arranger(np.asarray(permutation, dtype=np.int64))
 
 
-_BLOCK = 1024  # chunks whose absolute values are made at a time: they stay in a cache
+_BLOCK = 1 << 18  # elements whose absolute values are made at a time: they stay in a cache
 
 # Chunks that hold so many times the floor are urgent: parts that hold it end a late transfer.
 _URGENT_FLOORS = 3
@@ -140,17 +141,19 @@ class LargestMagnitudeFirst(ChunkOrder):
     """
 
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
-        rows = context.rows.view("<f4")
+        layout, rows = context.layout, context.rows
         score = np.empty(len(rows), dtype=np.float32)
+        step = max(1, _BLOCK // layout.elements_per_chunk)
         with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(0, len(rows), _BLOCK):
-                part = slice(first, first + _BLOCK)
-                np.add.reduce(np.abs(rows[part]), axis=1, out=score[part])
-            elements = context.layout.chunk_lengths / rows.itemsize  # without the padding
+            for first in range(0, len(rows), step):
+                part = slice(first, first + step)
+                np.add.reduce(np.abs(layout.chunk_values(rows, part)), axis=1, out=score[part])
+            elements = layout.chunk_elements  # without the padding
             large = np.flatnonzero(~np.isfinite(score))
             score /= elements
             # Double precision keeps the sum of large floats finite.
-            score[large] = np.abs(rows[large]).sum(axis=1, dtype=np.float64) / elements[large]
+            sizes = np.abs(layout.chunk_values(rows, large))
+            score[large] = sizes.sum(axis=1, dtype=np.float64) / elements[large]
         score[~np.isfinite(score)] = np.inf
         return np.argsort(-score, kind="stable")
 
@@ -198,7 +201,7 @@ class ByEnergy(ChunkOrder):
 
     def _levels(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """Returns the chunks' energy levels, and which of them are urgent."""
-        energy = chunk_energy.energies(context.rows)
+        energy = chunk_energy.energies(context.rows, context.layout)
         if self.per == "tensor":
             energy = chunk_energy.by_tensor(energy, context.rows, context.layout)
         levels = chunk_energy.encode(energy)

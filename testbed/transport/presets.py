@@ -8,6 +8,7 @@ from typing import Any, Literal
 from testbed.shared.input_error import InputError, shown
 from testbed.shared.registry import Registry, one_of
 from testbed.transport.chunk_energy import BoundedEnergy
+from testbed.transport.codec import CODECS
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.errors import check_number
 from testbed.transport.layout import Leg
@@ -68,6 +69,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "order": ORDERS,
     "marks": MARKS,
     "congestion_control": CONGESTION_CONTROLS,
+    "codec": CODECS,
 }
 
 
@@ -78,15 +80,13 @@ _SENSELESS: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("repair", "order", "marks"), _BY_ITSELF),
         "control": "it hurries the control messages of our own transport: leave it out",
     },
-    "udp": dict.fromkeys(
-        ("keep", "coding"),
-        "our own transport sends all chunks as they are: leave it out, or choose the carrier tcp",
-    ),
+    "udp": {
+        "keep": "our own transport sends all chunks: leave it out, or choose the carrier tcp",
+    },
 }
 _CHOICES = {
     "carrier": ("udp", "tcp"),
     "control": ("tcp", "hedged"),
-    "coding": ("plain", "two-values"),
 }
 _TYPICAL_LINK: Mapping[str, Any] = {"rate_bps": 1e6, "datagram_bytes": 1472}
 
@@ -131,8 +131,7 @@ class ProtocolConfig:
             (`priority_queue_bytes` in a lab's topology); `udp` only.
         keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`
             only.
-        coding: how chunks go; `tcp` only. `plain`: as they are. `two-values`: as a bit for each
-            element, of payloads with at most two values in each chunk.
+        codec: an entry of CODECS: how chunks hold the values. The layout has the same.
 
     For `udp` the constructor takes repair, order, marks and congestion control as texts,
     `NAME:key=value,...`, or as mappings with the key `name`, and keeps texts.
@@ -148,7 +147,7 @@ class ProtocolConfig:
     control: Literal["tcp", "hedged"] = "tcp"
     marks: str = NONE
     keep: float = 1.0
-    coding: Literal["plain", "two-values"] = "plain"
+    codec: str = "float32"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -158,8 +157,9 @@ class ProtocolConfig:
             if getattr(self, key) not in valid:
                 value = shown(getattr(self, key))
                 raise ValueError(f"{key} is {value}; valid: {', '.join(valid)}")
-        if self.coding != "plain" and self.keep != 1:
-            raise ValueError(f"keep is {self.keep}; coding {self.coding} sends all chunks: keep: 1")
+        with _named("codec"):
+            object.__setattr__(self, "codec", CODECS.text(self.codec))
+            CODECS.create(self.codec)
         for leg in Leg:
             key = leg.name.lower()
             with _named(key):
@@ -220,9 +220,9 @@ class ProtocolConfig:
     @property
     def compresses(self) -> str:
         """Its compression of payloads, in words; none where they travel as they are."""
-        if self.coding != "plain":
-            return "sends two values of each chunk"
-        return "" if self.keep == 1 else f"keeps {self.keep:g} of the chunks"
+        kept = "" if self.keep == 1 else f"keeps {self.keep:g} of the chunks"
+        coded = "" if self.codec == "float32" else f"sends {self.codec}"
+        return " and ".join(filter(None, (kept, coded)))
 
     @property
     def measures(self) -> bool:
@@ -232,7 +232,7 @@ class ProtocolConfig:
     def describe(self) -> dict[str, str]:
         """The configuration as texts, from which an equal one can be built."""
         # Runs were described without these, and are told apart by that.
-        unsaid = {"keep": "1.0", "control": "tcp", "coding": "plain", "marks": NONE}
+        unsaid = {"keep": "1.0", "control": "tcp", "codec": "float32", "marks": NONE}
         texts = {entry.name: str(getattr(self, entry.name)) for entry in fields(self)}
         return {name: text for name, text in texts.items() if unsaid.get(name) != text}
 
@@ -378,10 +378,11 @@ PRESETS: Mapping[str, Preset] = {
         settings={**_TCP, "keep": 0.1},
     ),
     # 1-bit SGD (Seide et al., Interspeech 2014): an element is sent as the mean of the positive or
-    # of the other ones, here of a chunk, and the filling `signs` owes the error on both legs.
+    # of the other ones, here of a group, and the filling `error-feedback` owes the error on both
+    # legs.
     "one-bit": Preset(
         "Compression in place of tolerance: a bit for each element, over kernel TCP.",
-        settings={**_TCP, "coding": "two-values"},
+        settings={**_TCP, "codec": "one-bit"},
     ),
     "tcp": Preset("The payload over one plain kernel TCP connection per peer.", settings=_TCP),
 }

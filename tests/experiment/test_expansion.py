@@ -93,9 +93,7 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
     [
         ({"protocol": "top-k", "keep": 0}, "arms.x.keep: 0; valid: above 0, up to"),
         ({"protocol": "dblp", "keep": 0.5}, "keep is 0.5; our own transport sends"),
-        ({"protocol": "one-bit", "filling": "zero"}, "gather: zero; coding two-values sends"),
-        ({"protocol": "ltp", "filling": "signs"}, "gather: signs; ltp gives up chunks of"),
-        ({"protocol": "one-bit", "coding": "bits"}, "coding: 'bits'; valid: plain, two-"),
+        ({"protocol": "one-bit", "codec": "bits"}, "codec: unknown codec 'bits'; valid: float32, "),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path, arm, message):

@@ -55,8 +55,10 @@ class Star:
         self.names = [f"worker-{number}" for number in range(1, workers + 1)]
         self.rounds: list[Round] = []
         self.tolerance = tolerance
-        self.layout = PayloadLayout([("weights", round(chunks * CHUNK_BYTES) // 4)])
         self._protocol = preset(protocol) if isinstance(protocol, str) else protocol
+        codec = self._protocol.codec
+        per_chunk = PayloadLayout([("one", 1)], CHUNK_BYTES, codec).elements_per_chunk
+        self.layout = PayloadLayout([("weights", round(chunks * per_chunk))], CHUNK_BYTES, codec)
         self._contents = contents
         self._share = rate_bps / workers, queue_bytes / workers
         self._any = self.layout.new_buffer()
@@ -97,7 +99,8 @@ class Star:
             return self._any
         buffer = self.layout.new_buffer()
         random = np.random.default_rng(number)
-        self.layout.floats(buffer)[:] = random.standard_normal(self.layout.element_count)
+        values = random.standard_normal(self.layout.element_count).astype(np.float32)
+        self.layout.write(values, buffer)
         return buffer
 
     def run(self, rounds: int, until_s: float = float("inf")) -> list[Round]:

@@ -27,6 +27,14 @@ arms:
   reliable: { protocol: dblp, low: 0, high: 0 }
   lossy: { protocol: dblp, low: 0.3, high: 0.3 }
   timed: { protocol: optireduce, warm_up: 1 }
+  coded:
+    protocol: dblp
+    low: 0.1
+    high: 0.1
+    codec: int4
+    filling: { gather: error-feedback, broadcast: common-feedback }
+  coded-tcp: { protocol: tcp, codec: int4 }
+  bits: { protocol: one-bit }
 impairments:
   - { kind: loss, host: server, rounds: [1, 2, 3], q: 0.3 }
 """
@@ -34,10 +42,11 @@ impairments:
 
 @pytest.fixture
 def trained(tmp_path):
-    def train(arm):
+    def train(arm, *settings):
         path = tmp_path / "learning.yaml"
         path.write_text(EXPERIMENT)
-        (run,) = (run.in_virtual_time() for run in Selection(name=str(path), arms=arm).loaded())
+        chosen = Selection(name=str(path), arms=arm, settings=list(settings))
+        (run,) = (run.in_virtual_time() for run in chosen.loaded())
         simulating.refuse(run)
         return executed(tmp_path / "out", run)
 
@@ -71,6 +80,24 @@ def test_with_tolerance_it_learns_something_else_and_losses_are_measured(trained
     assert effects[1]["gathered"] != effects[0]["gathered"]
     weights = torch.load(directory / "weights-worker-1.pt", weights_only=True)
     assert any(not torch.equal(tensor, expected()[name]) for name, tensor in weights.items())
+
+
+@pytest.mark.parametrize(("arm", "chunks"), [("coded", 18), ("coded-tcp", 18), ("bits", 6)])
+def test_replicas_learn_the_same_of_coded_gradients(trained, arm, chunks):
+    directory = trained(arm, "rounds=24", "topology.workers=3", "training.evaluate_every=24")
+    first, *others = (
+        torch.load(directory / f"weights-worker-{rank}.pt", weights_only=True) for rank in (1, 2, 3)
+    )
+    for other in others:
+        assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
+    losses = [record["loss"] for record in records(directory, "training-worker-3.jsonl")]
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+    legs = records(directory, "transfers-worker-2.jsonl")
+    per_chunk = {18: 2 * 1452, 6: 26 * 384}[chunks]
+    assert chunks == -(-sum(map(torch.numel, first.values())) // per_chunk)
+    assert {leg["chunk_count"] for leg in legs} == {chunks}
+    lacked = any(leg["chunks_received"] < chunks for leg in legs)
+    assert lacked is (arm == "coded")
 
 
 def test_after_the_warm_up_chunks_that_go_once_are_spread_over_the_gradient(trained):

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from testbed.shared.input_error import InputError
 from testbed.training.filling import mean_into
-from testbed.training.fillings import FILLINGS, ErrorFeedback, Signs
+from testbed.training.fillings import FILLINGS, ErrorFeedback
 from testbed.training.logs import nonfinite
 from testbed.transport import PayloadLayout
-from testbed.transport.net.tcp import TwoValues
 from tests.shared.entries import every, listed
 from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of, report
 
@@ -67,7 +65,7 @@ def test_error_feedback_needs_to_hear_what_arrived_and_owes_nothing_if_that_is_a
     assert not memory.residual.any()
 
 
-@pytest.mark.parametrize("filling", [t for t in EVERY if "feedback" not in t and t != "signs"])
+@pytest.mark.parametrize("filling", [t for t in EVERY if "feedback" not in t])
 def test_a_sender_without_memory_sends_the_gradient_itself(filling):
     memory = FILLINGS.create(filling).sender_memory(LAYOUT)
     gradient = buffer_of(1.0)
@@ -100,7 +98,7 @@ def test_what_is_not_a_number_is_in_no_later_mean(text, wrong):
     buffers = [LAYOUT.new_buffer() for _ in range(2)]
     for step in range(5):
         lost = np.roll([0, 1, 0, 0], step)  # each in turn
-        received = masks(1 - lost * (not filling.whole), 4 * [1])
+        received = masks(1 - lost, 4 * [1])
         gradients = gradients_of(2, seed=step)
         if step < 2:
             gradients[0][1::4] = wrong
@@ -140,51 +138,3 @@ def test_whole_tensors_of_the_mean_are_zeroed_in_rounds_that_are_not_critical():
     assert 120 < len(gone) < 200
     assert np.array_equal(mean(critical=False, seed=1), result)
     assert not np.array_equal(mean(critical=False, seed=2), result)
-
-
-def sent_by(memory, gradient):
-    """One transfer that delivers all."""
-    payload = memory.payload(buffer_of(gradient)).copy()
-    TwoValues().pack(LAYOUT, payload)  # which refuses any other
-    memory.settle(report(np.ones(4, dtype=np.bool_)))
-    return payload
-
-
-def test_elements_become_the_means_of_those_above_0_and_of_the_others_in_their_chunk():
-    gradient = [1, 2, 6, -4, 5, 5, 5, 5, -1, -2, 0, -1, 4, -1, 2]
-    memory = Signs().sender_memory(LAYOUT)
-    payload = sent_by(memory, gradient)
-    expected = [3, 3, 3, -4, 5, 5, 5, 5, -1, -1, -1, -1, 3, -1, 3]
-    assert LAYOUT.floats(payload).tolist() == expected
-    # What follows the last chunk's three elements is no part of their mean, and stays zero.
-    assert not payload[LAYOUT.payload_bytes :].any()
-    assert LAYOUT.floats(memory.residual).tolist() == np.subtract(gradient, expected).tolist()
-
-
-def test_what_was_sent_and_what_is_owed_are_the_sum_of_all_gradients():
-    memory, gradients = Signs().sender_memory(LAYOUT), gradients_of(200) - np.float32(1)
-    sent = np.zeros(LAYOUT.element_count)
-    for gradient in gradients:
-        sent += LAYOUT.floats(sent_by(memory, gradient))
-    total = gradients.sum(axis=0, dtype=np.float64)
-    np.testing.assert_allclose(sent + LAYOUT.floats(memory.residual), total, atol=1e-4)
-    assert np.abs(LAYOUT.floats(memory.residual)).max() < 0.5 * np.abs(gradients).sum(axis=0).min()
-
-
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_what_is_not_a_number_makes_its_chunk_none_and_is_not_owed(odd):
-    memory, (first, second) = Signs().sender_memory(LAYOUT), gradients_of(2)
-    first[5] = odd
-    payload = LAYOUT.floats(sent_by(memory, first))
-    assert np.flatnonzero(np.isnan(payload)).tolist() == [4, 5, 6, 7]
-    assert np.isfinite(memory.residual.view("<f4")).all()
-    assert np.isfinite(LAYOUT.floats(sent_by(memory, second))).all()
-
-
-def test_a_lost_chunk_is_refused_because_nobody_would_owe_it():
-    memory = Signs().sender_memory(LAYOUT)
-    memory.payload(buffer_of(1.0))
-    with pytest.raises(
-        InputError, match="transfer to server does not say that all chunks have arrived"
-    ):
-        memory.settle(report(np.array([True, True, False, True])))

@@ -177,7 +177,7 @@ def test_gradients_are_added_in_rank_order_whichever_came_first(tmp_path, protoc
 
 
 def test_replicas_of_quantised_gradients_are_equal_in_the_end(tmp_path):
-    settings: dict[str, Any] = {"filling": "signs", "rounds": 6}
+    settings: dict[str, Any] = {"filling": "error-feedback", "rounds": 6}
     whole = Whole(tmp_path, protocol=preset("one-bit"), **settings)
     assert whole.run() == 0
     begun, first = whole.context.model_and_data.model(0), whole.weights("worker-1")

@@ -96,7 +96,8 @@ def test_an_energy_lies_between_the_bounds_of_its_byte(energies):
 def test_what_is_no_number_must_arrive_and_zeros_have_no_energy():
     rows = np.ones((4, 8), "<f4")
     rows[1], rows[2, 3], rows[3, 0] = 0, np.nan, 3e38
-    coded = chunk_energy.encode(chunk_energy.energies(rows.view(np.uint8)))
+    layout = PayloadLayout([("w", rows.size)], 32)
+    coded = chunk_energy.encode(chunk_energy.energies(rows.view(np.uint8), layout))
     assert coded.tolist() == [1, 0, chunk_energy.MUST, chunk_energy.MUST - 1]
 
 
@@ -174,7 +175,7 @@ def test_per_tensor_each_counts_for_its_elements(sizes, seed):
     scales = 10.0 ** draws.integers(-6, 6, len(sizes))
     floats[:] = draws.uniform(1, 2, len(floats)) * np.repeat(scales, sizes)
     rows = layout.rows(buffer)
-    energies = chunk_energy.by_tensor(chunk_energy.energies(rows), rows, layout)
+    energies = chunk_energy.by_tensor(chunk_energy.energies(rows, layout), rows, layout)
     parts = np.square(floats, dtype=np.float64)
     expected = np.zeros(layout.chunk_count)
     ends = np.cumsum(sizes)
@@ -192,7 +193,7 @@ def test_per_tensor_a_nan_spoils_its_own_chunk_and_zeros_are_nothing():
     floats[:16], floats[32:] = 3.0, 1e-9
     floats[2] = np.nan
     rows = layout.rows(buffer)
-    energies = chunk_energy.by_tensor(chunk_energy.energies(rows), rows, layout)
+    energies = chunk_energy.by_tensor(chunk_energy.energies(rows, layout), rows, layout)
     assert np.isnan(energies[0])
     assert energies[1:] == pytest.approx([16, 0, 0, 8, 8], rel=1e-5)
 

@@ -180,6 +180,10 @@ def test_a_peer_without_a_port_for_its_data_is_named_when_it_joins():
         opened.result(timeout=30)
 
 
+def with_codec(codec):
+    return PayloadLayout([("weights", 9)], codec=codec)
+
+
 def of(control):
     return preset("dblp", repair="streaming", congestion_control=control)
 
@@ -199,7 +203,11 @@ def of(control):
             "'weights' with 100001 elements at the server .* 99 at worker-1",
         ),
         ({}, {"tensor_by_tensor": True}, "datagrams, worker-1 .*, tensor"),
-        ({"protocol": preset("one-bit")}, {"protocol": preset("tcp")}, "coding two-values"),
+        (
+            {"protocol": preset("tcp", codec="int4"), "layout": with_codec("int4")},
+            {"protocol": preset("tcp", codec="int8"), "layout": with_codec("int8")},
+            "codec is int4 at the server and int8 at worker-1",
+        ),
         (
             {"protocol": preset("bounded-energy")},
             {"protocol": preset("bounded-energy", control="tcp")},

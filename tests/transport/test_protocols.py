@@ -47,7 +47,8 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("dblp", {"low": 0.5}, "low is 0.5, above high"),
         ("dblp", {"congestion_control": "fixt"}, "valid: fixed"),
         ("dblp", {"carrier": "sctp"}, "carrier is 'sctp'; valid: udp, tcp"),
-        ("dblp", {"coding": "two-values"}, "coding is 'two-values'; our own transport sends"),
+        ("dblp", {"codec": "int5"}, "codec: unknown codec 'int5'; valid: float32, bfloat16,"),
+        ("dblp", {"codec": "int4:scale=2"}, "codec: codec 'int4' has no option 'scale'"),
         ("dblp", {"gather": {"tolerance": 0.1}}, "gather: .* needs the key 'policy'"),
         ("dblp", {"gather": "bounded-energy"}, "gather: .* needs an order that sends"),
         ("bounded-energy", {"marks": "layer-and-magnitude"}, "by-energy tells .* would change"),
@@ -56,7 +57,6 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("tcp", {"control": "hedged"}, "leave it out"),
         ("tcp", {"marks": "layer-and-magnitude"}, "kernel TCP has its own way .*, and no marks"),
         ("tcp", {"congestion_control": "fixed:rate_bps=1"}, "kernel's name"),
-        ("one-bit", {"keep": 0.5}, r"keep is 0\.5; coding two-values sends all chunks: keep: 1"),
     ],
 )
 def test_protocols_that_cannot_be_are_answered_with_what_is_valid(name, overrides, named):
@@ -115,12 +115,12 @@ def test_a_description_builds_the_protocol_again(name):
     assert ProtocolConfig(**described) == protocol
 
 
-def test_hedges_and_codings_are_described_where_there_are_any():
+def test_hedges_and_codecs_are_described_where_there_are_any():
     assert "control" not in preset("dblp").describe()
     assert preset("dblp", control="hedged").describe()["control"] == "hedged"
     assert preset("bounded-energy").control == "hedged"
-    assert "coding" not in preset("tcp").describe()
-    assert preset("one-bit").describe()["coding"] == "two-values"
+    assert "codec" not in preset("tcp").describe()
+    assert preset("one-bit").describe()["codec"] == "one-bit"
 
 
 def test_transfers_are_numbered_by_round_and_leg():

@@ -42,7 +42,7 @@ class EndpointConfig:
         bind_address: address or host's name of this side. It decides between IPv4 and IPv6.
         peers: name -> address or host's name: all workers, or a worker's server.
         is_server: the server listens, workers connect.
-        protocol, layout: equal on all sides.
+        protocol, layout: equal on all sides, and of the same codec.
         rate_bps: the pace towards one peer, in bits per second on the wire; math.inf for unpaced.
             The congestion control `fixed` takes it as its rate. Kernel TCP ignores it.
         quantum_s: how much of its rate a paced sender sends at a time, at most 1 s; above 1 ms
@@ -136,6 +136,11 @@ class EndpointConfig:
         ):
             if not is_valid:
                 raise ValueError(f"{name} is {getattr(self, name)}; valid: {words}")
+        if self.layout.codec != self.protocol.codec:
+            raise ValueError(
+                f"layout has the codec {self.layout.codec}; "
+                f"valid: {self.protocol.codec}, as the protocol has it"
+            )
         if self.tensor_by_tensor and (empty := [name for name, n in self.layout.tensors if not n]):
             raise ValueError(
                 f"tensor_by_tensor: the tensor {empty[0]!r} has no elements; valid: 1 or more"
@@ -174,7 +179,6 @@ class EndpointConfig:
         carried = ", tensor by tensor" if self.tensor_by_tensor else ""
         if protocol.carrier == "tcp":
             part = "" if protocol.keep == 1 else f", keeping {protocol.keep:g} of the chunks"
-            part += "" if protocol.coding == "plain" else f", coding {protocol.coding}"
             return f"kernel TCP with {protocol.congestion_control}{part}{carried}"
         # A receiver learns from its own how soon the sender's needs an answer.
         measured = "the path" if protocol.measures else "nothing"

@@ -2,10 +2,7 @@
 
     u32 session | u32 transfer | u64 payload bytes
 
-precede each payload, or the block of a compression. STOP on the control stream ends a transfer.
-
-A block's `size(layout)` and its chunks, `count(layout)`, follow from the layout alone. `pack` gives
-which those are and the block; `unpack` puts them in their places, or raises ProtocolError.
+precede each payload, or the block of a selection. STOP on the control stream ends a transfer.
 """
 
 import math
@@ -21,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.shared.input_error import InputError
 from testbed.transport import chunk_energy
 from testbed.transport.connection import Connection
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import TransferReport
-from testbed.transport.layout import ELEMENT_BYTES, PayloadLayout
+from testbed.transport.layout import PayloadLayout
 from testbed.transport.messages import ControlMessage, MessageType, pack_bitmap, unpack_bitmap
 from testbed.transport.net.control import tcp_info, unacknowledged_bytes
 from testbed.transport.net.driver import DataChannel
@@ -39,55 +35,6 @@ from testbed.transport.tolerance import StopRule
 
 Buffer = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
-_VALUES_BYTES = 2 * ELEMENT_BYTES
-
-
-@dataclass(frozen=True)
-class TwoValues:
-    """Sends all chunks: the first element (f32), the other value (f32), a bit per element."""
-
-    def count(self, layout: PayloadLayout) -> int:
-        return layout.chunk_count
-
-    def size(self, layout: PayloadLayout) -> int:
-        return layout.chunk_count * _coded_bytes(layout)
-
-    def pack(self, layout: PayloadLayout, payload: Buffer) -> tuple[Mask, memoryview]:
-        """Raises InputError, before anything is sent, for a chunk with more than two values."""
-        words = layout.rows(payload).view("<u4")
-        first = words[:, :1]
-        others = words != first
-        others[-1, _elements_of_last(layout) :] = False
-        other = np.take_along_axis(words, others.argmax(axis=1, keepdims=True), axis=1)
-        further = others & (words != other)
-        if further.any():
-            raise InputError(
-                f"coding is two-values, and chunk {int(further.any(axis=1).argmax())} of a payload "
-                "has more; valid: payloads with two values in each chunk at most"
-            )
-        block = np.empty((layout.chunk_count, _coded_bytes(layout)), dtype=np.uint8)
-        block[:, :_VALUES_BYTES] = np.hstack([first, other]).view(np.uint8)
-        block[:, _VALUES_BYTES:] = np.packbits(others, axis=1, bitorder="little")
-        return np.ones(layout.chunk_count, dtype=np.bool_), block.reshape(-1).data
-
-    def unpack(self, layout: PayloadLayout, block: Buffer, rows: Buffer) -> Mask:
-        coded = block.reshape(layout.chunk_count, -1)
-        values = np.ascontiguousarray(coded[:, :_VALUES_BYTES]).view("<u4")
-        others = np.unpackbits(
-            coded[:, _VALUES_BYTES:], axis=1, count=layout.elements_per_chunk, bitorder="little"
-        )
-        words = rows.view("<u4")
-        words[:] = np.where(others, values[:, 1:], values[:, :1])
-        words[-1, _elements_of_last(layout) :] = 0
-        return np.ones(layout.chunk_count, dtype=np.bool_)
-
-
-def _coded_bytes(layout: PayloadLayout) -> int:
-    return _VALUES_BYTES + -(-layout.elements_per_chunk // 8)
-
-
-def _elements_of_last(layout: PayloadLayout) -> int:
-    return int(layout.chunk_lengths[-1]) // ELEMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -105,7 +52,7 @@ class Selection:
     def pack(self, layout: PayloadLayout, payload: Buffer) -> tuple[Mask, memoryview]:
         """Packs the chunks with the most energy, the first of equals."""
         rows = layout.rows(payload)
-        energy = chunk_energy.energies(rows)
+        energy = chunk_energy.energies(rows, layout)
         energy[~np.isfinite(energy)] = np.inf
         chosen = np.zeros(layout.chunk_count, dtype=np.bool_)
         chosen[np.argsort(-energy, kind="stable")[: self.count(layout)]] = True
@@ -129,13 +76,8 @@ def _bitmap_bytes(layout: PayloadLayout) -> int:
     return -(-layout.chunk_count // 8)
 
 
-Compression = Selection | TwoValues
-
-
-def compression_of(protocol: ProtocolConfig) -> Compression | None:
-    """Makes a protocol's compression; None where payloads travel as they are."""
-    if protocol.coding == "two-values":
-        return TwoValues()
+def compression_of(protocol: ProtocolConfig) -> Selection | None:
+    """Makes a protocol's selection of chunks; None where all travel."""
     return None if protocol.keep == 1 else Selection(protocol.keep)
 
 
@@ -454,7 +396,7 @@ class TcpConnection(Connection):
 
 class TcpData(DataChannel):
     def __init__(
-        self, connection: Connection, data: socket.socket, compression: Compression | None
+        self, connection: Connection, data: socket.socket, compression: Selection | None
     ) -> None:
         assert isinstance(connection.incoming, _TcpIncoming)
         assert isinstance(connection.outgoing, _TcpOutgoing)
