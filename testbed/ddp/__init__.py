@@ -8,6 +8,7 @@ average, `owner` and `endpoint_thread` are its ends. Imports torch, the transpor
 and the phase rule. To add one of PyTorch's hooks: a line in `settings.HOOKS`.
 """
 
+from testbed.ddp import backend
 from testbed.ddp.bounded_loss import BoundedLoss
 from testbed.ddp.report import BucketReport, StepReport
 from testbed.ddp.settings import Return
@@ -15,3 +16,5 @@ from testbed.shared.input_error import InputError
 from testbed.transport import PeerLost
 
 __all__ = ["BoundedLoss", "BucketReport", "InputError", "PeerLost", "Return", "StepReport"]
+
+backend.register()

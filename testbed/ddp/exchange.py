@@ -76,6 +76,9 @@ class Opening:
 class Exchange:
     """This rank's ends of one exchange."""
 
+    # The classes of its ends: where this rank averages, and elsewhere.
+    ends: tuple[type[EndpointThread], type[EndpointThread]] = (OwnerThread, WorkerThread)
+
     def __init__(
         self,
         settings: Settings,
@@ -149,8 +152,7 @@ class Exchange:
         # What arrives of all others at once takes at most twice the gradient's memory.
         largest = max(tensor.element_count for tensor in layout.of_tensors) * len(others)
         fitting = max(1, 2 * sum(bucket.elements for bucket in self.plan) // largest)
-        make = OwnerThread if is_owner else WorkerThread
-        return make(
+        return self.ends[0 if is_owner else 1](
             config,
             settings,
             owner=owner,

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 import random
+import re
 import secrets
 import socket
 import struct
@@ -104,7 +105,8 @@ class Identity:
 class Rendezvous:
     """One exchange's part of the store, and what its ranks know of each other after `meet`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, name: str = "") -> None:
+        """`name`: equal on all ranks; without one, the how manieth of its group it is counts."""
         if not (dist.is_available() and dist.is_initialized()):
             raise InputError("there is no process group; call init_process_group before")
         group = settings.group if settings.group is not None else dist.group.WORLD
@@ -119,9 +121,10 @@ class Rendezvous:
         self.chunk_bytes = 0  # what a datagram carries on all paths
         self.identity: Identity | None = None  # None inside one machine, or where `insecure`
         self._settings = settings
-        name = group.group_name
-        _exchanges[name] += 1
-        prefix = f"bounded-loss/{name}/{_exchanges[name]}"
+        if not name:
+            _exchanges[group.group_name] += 1
+            name = str(_exchanges[group.group_name])
+        prefix = f"bounded-loss/{group.group_name}/{name}"
         store = dist.distributed_c10d._get_process_group_store(group)
         self._store = dist.PrefixStore(prefix, store)
         if settings.returns is not None:
@@ -234,6 +237,14 @@ class Rendezvous:
 
             ranks = self.share(f"the sharing of ports for session {session}", ports)
         return [rank["control"] for rank in ranks], [rank["data"] for rank in ranks]
+
+    def blamed(self, error: Exception, owner: int | None) -> tuple[int, str]:
+        """Returns the rank that an error at one owner's end is about, and the reason."""
+        if not isinstance(error, PeerLost):
+            return self.rank, str(error)
+        number = re.search(r"\d+", error.peer)
+        rank = int(number[0]) if number is not None else owner
+        return self.rank if rank is None else rank, error.reason
 
     def first_failure(self, rank: int, reason: str) -> tuple[int, str]:
         """Reports to all why the exchange has ended; returns the first report, within seconds."""

@@ -2,7 +2,6 @@
 
 import atexit
 import math
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -208,11 +207,7 @@ class Steps(Settings):
             if self._failing:
                 return
             self._failing = True
-        rank, reason = self._rendezvous.rank, str(error)
-        if isinstance(error, PeerLost):
-            number = re.search(r"\d+", error.peer)
-            rank = int(number[0]) if number is not None else owner if owner is not None else rank
-            reason = error.reason
+        rank, reason = self._rendezvous.blamed(error, owner)
         if self.min_ranks is None:  # else one that is gone says nothing for the others
             rank, reason = self._rendezvous.first_failure(rank, reason)
         # What this rank finds wrong itself says more than that another was first to say so.
