@@ -21,10 +21,15 @@ class SendingPath:
         chunk_bytes: int,
         receive_buffer_bytes: float = math.inf,
         trailer_bytes: int = 0,
+        tag_bytes: int = 0,
         quantum_s: float = QUANTUM_S,
         queue_bytes: float = math.inf,
     ) -> None:
-        """An unpaced sender is limited by what the peer's socket holds, which it would overrun."""
+        """An unpaced sender is limited by what the peer's socket holds, which it would overrun.
+
+        `trailer_bytes` are what a datagram has besides `wire_bytes`; of these, `tag_bytes` follow
+        its chunk.
+        """
         self.congestion = congestion
         self.estimates = PathEstimates()
         self.latest_rtt_s: float | None = None
@@ -47,7 +52,7 @@ class SendingPath:
             quantum_s=min(quantum_s, SHORT_QUANTUM_S) if infers else quantum_s,
             queue_bytes=queue_bytes,
         )
-        self.frames = new_frames(max_batch * SEGMENTED_SENDS, chunk_bytes)
+        self.frames = new_frames(max_batch * SEGMENTED_SENDS, chunk_bytes, tag_bytes=tag_bytes)
 
     @property
     def may_queue(self) -> bool:

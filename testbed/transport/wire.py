@@ -55,9 +55,13 @@ def datagram_dtype(chunk_bytes: int) -> np.dtype:
     )
 
 
-def new_frames(count: int, chunk_bytes: int) -> NDArray[np.uint8]:
-    """Memory for `count` datagrams, shape (count, HEADER_BYTES + chunk_bytes)."""
-    return np.zeros((count, HEADER_BYTES + chunk_bytes), dtype=np.uint8)
+def new_frames(count: int, chunk_bytes: int, *, tag_bytes: int = 0) -> NDArray[np.uint8]:
+    """Memory for `count` datagrams, shape (count, HEADER_BYTES + chunk_bytes).
+
+    Behind each there is room for its tag.
+    """
+    datagram_bytes = HEADER_BYTES + chunk_bytes
+    return np.zeros((count, datagram_bytes + tag_bytes), dtype=np.uint8)[:, :datagram_bytes]
 
 
 def fields(frames: NDArray[np.uint8], chunk_bytes: int) -> NDArray[np.void]:

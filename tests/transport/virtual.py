@@ -311,6 +311,7 @@ class Two:
         layout=None,
         receive_buffer_bytes=math.inf,
         queue_bytes=math.inf,
+        tag_bytes=0,
         simulation=None,
         links=None,
         **settings,
@@ -329,6 +330,7 @@ class Two:
             chunk_bytes=self.layout.chunk_bytes,
             receive_buffer_bytes=receive_buffer_bytes,
             queue_bytes=queue_bytes,
+            tag_bytes=tag_bytes,
         )
         self.worker, self.server = connections(
             self.simulation,

@@ -41,12 +41,13 @@ API const char *source(void) { return SOURCE; }
 
 /* 1. Composing and placing. */
 
-/* One transfer's side. Without `rows` the datagrams are headers alone, HEADER_BYTES apart. */
+/* One transfer's side. Without `rows` the datagrams are headers alone. They lie `stride` bytes
+   apart: a trailer may follow each. */
 struct composing {
     uint8_t *frames;
     const uint8_t *rows;
     uint64_t frames_room, rows_room; /* bytes */
-    uint32_t session, transfer, chunk_count, chunk_bytes, last_length;
+    uint32_t session, transfer, chunk_count, chunk_bytes, last_length, stride;
 };
 
 enum fault {
@@ -129,10 +130,11 @@ API int compose(const struct composing *it, const int64_t *chunks, int64_t count
 {
     uint8_t *frame = it->frames;
     uint32_t copied = it->rows ? it->chunk_bytes : 0;
-    if (count < 0 || (uint64_t)count > it->frames_room / (HEADER_BYTES + copied) ||
+    if (it->stride < HEADER_BYTES + copied || count < 0 ||
+        (uint64_t)count > it->frames_room / it->stride ||
         (uint64_t)it->chunk_count * copied > it->rows_room)
         return -1;
-    for (int64_t i = 0; i < count; i++, frame += HEADER_BYTES + copied) {
+    for (int64_t i = 0; i < count; i++, frame += it->stride) {
         int64_t chunk = chunks[i];
         uint32_t number = (uint32_t)(first + i) & NUMBER_MASK;
         if (chunk < 0 || chunk >= it->chunk_count)
@@ -286,7 +288,8 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
 /* 2. Authenticating: keyed BLAKE2b (RFC 7693) of each datagram, eight side by side.
 
    Datagrams are independent of one another, so the eight fill a processor's vectors, whatever it
-   has of them. No branch and no address depends on a key or on a tag. */
+   has of them. No branch and no address depends on a key or a tag, but on
+   whether the whole tag is right. */
 
 #define TAG_BYTES 16
 #define LANES 8
@@ -407,9 +410,6 @@ EACH_PROCESSOR static void tags_of(const uint64_t state[8], const uint8_t *const
 /* The keys of one connection, as hash states that have taken them. */
 struct sealing {
     uint64_t ours[8], theirs[8];
-    uint8_t *rows; /* sealed datagrams */
-    int64_t rows_room; /* bytes */
-    int64_t frame_bytes; /* of a datagram without its tag */
 };
 
 /* The state after the key's block, for messages that are not empty. */
@@ -440,51 +440,49 @@ static void eight(const uint8_t *at[LANES], const uint8_t *rows, int64_t first, 
         at[i] = rows + (first + i < count ? first + i : count - 1) * stride;
 }
 
-/* Copies datagrams that follow one another to `rows`, each with its tag behind it. Returns 0, or -1
-   where there is no room for so many. */
-API int seal_rows(const struct sealing *it, const uint8_t *frames, int64_t count)
+/* Writes the tags behind datagrams of `size` bytes, TAG_BYTES apart. Returns 0, or -1 where there
+   is nothing to seal. */
+API int seal_rows(const struct sealing *it, uint8_t *rows, int64_t count, int64_t size)
 {
-    int64_t size = it->frame_bytes, whole = size + TAG_BYTES;
     const uint8_t *at[LANES];
     uint64_t tags[2][LANES];
-    if (size <= 0 || count > it->rows_room / whole)
+    if (size <= 0)
         return -1;
     for (int64_t first = 0; first < count; first += LANES) {
-        eight(at, frames, first, count, size);
+        eight(at, rows, first, count, size + TAG_BYTES);
         tags_of(it->ours, at, (uint64_t)size, tags);
         for (int64_t i = 0; i < LANES && first + i < count; i++) {
-            uint8_t *row = it->rows + (first + i) * whole;
             uint64_t tag[2] = {word(tags[0][i]), word(tags[1][i])};
-            memcpy(row, at[i], (size_t)size);
-            memcpy(row + size, tag, TAG_BYTES);
+            memcpy(rows + (first + i) * (size + TAG_BYTES) + size, tag, TAG_BYTES);
         }
     }
     return 0;
 }
 
-/* How many datagrams with tags are the other side's; `good` (NULL: nobody asks) says which. */
-API int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t count, uint8_t *good)
+/* Moves the other side's datagrams, of `size` bytes and a tag each, before the forged ones; returns
+   how many they are. */
+API int64_t open_rows(const struct sealing *it, uint8_t *rows, int64_t count, int64_t size)
 {
-    int64_t size = it->frame_bytes, genuine = 0;
+    int64_t genuine = 0, whole = size + TAG_BYTES;
     const uint8_t *at[LANES];
     uint64_t tags[2][LANES];
     if (size <= 0)
         return 0;
     for (int64_t first = 0; first < count; first += LANES) {
-        eight(at, rows, first, count, size + TAG_BYTES);
+        eight(at, rows, first, count, whole);
         tags_of(it->theirs, at, (uint64_t)size, tags);
         for (int64_t i = 0; i < LANES && first + i < count; i++) {
             uint64_t differs = (tags[0][i] ^ word_at(at[i] + size)) |
                                (tags[1][i] ^ word_at(at[i] + size + 8));
-            int is_good = (int)(1 ^ ((differs | -differs) >> 63));
-            genuine += is_good;
-            if (good)
-                good[first + i] = (uint8_t)is_good;
+            if (differs)
+                continue;
+            if (genuine != first + i)
+                memcpy(rows + genuine * whole, at[i], (size_t)whole);
+            genuine++;
         }
     }
     return genuine;
 }
-
 
 /* 3. Sending and receiving. */
 
@@ -497,14 +495,15 @@ API int64_t open_rows(const struct sealing *it, const uint8_t *rows, int64_t cou
 #define ADDRESS_BYTES 32 /* a sockaddr_in6 has 28; zeros follow */
 
 /* `rows` has room for RECEIVED_AT_ONCE messages of `per_message` datagrams. `drained`: the last call
-   left nothing in the socket. `foreign` and `wrong_size` count the datagrams of others than the
-   peer and of other sizes, all that were dropped so far. */
+   left nothing in the socket. `foreign`, `wrong_size` and `forged` count the datagrams of others
+   than the peer, of other sizes and without its tag, all that were dropped so far. */
 struct receiving {
     uint8_t *rows;
+    const struct sealing *sealing; /* NULL for none, as below */
     uint8_t peer[ADDRESS_BYTES];
     uint32_t per_message, datagram_bytes, drained;
     uint64_t rows_room; /* bytes */
-    uint64_t foreign, wrong_size;
+    uint64_t foreign, wrong_size, forged;
 };
 
 /* With several datagrams in a message the kernel cuts it. */
@@ -589,10 +588,8 @@ static int64_t receive_more(struct receiving *it, int descriptor, int64_t rows)
     return rows;
 }
 
-/* Receives a batch into rows that follow one another; returns how many, or -errno. What others
-   sent, or has another size, is dropped here: a flood must not wake the caller for each. Single
-   datagrams make small calls, so several of them make a batch. */
-API int64_t receive(struct receiving *it, int descriptor)
+/* Single datagrams make small calls, so several of them make a batch. */
+static int64_t receive_batch(struct receiving *it, int descriptor)
 {
     int64_t rows = 0, size = it->datagram_bytes;
     if (!size || !it->per_message ||
@@ -607,6 +604,18 @@ API int64_t receive(struct receiving *it, int descriptor)
         rows = now;
     }
     return rows;
+}
+
+/* Receives and opens a batch into rows that follow one another; returns how many, or -errno. What
+   others sent, has another size or is forged, is dropped here: a flood must not wake the caller for
+   each. */
+API int64_t receive(struct receiving *it, int descriptor)
+{
+    int64_t rows = receive_batch(it, descriptor), genuine = rows;
+    if (rows > 0 && it->sealing)
+        genuine = open_rows(it->sealing, it->rows, rows, (int64_t)it->datagram_bytes - TAG_BYTES);
+    it->forged += (uint64_t)(rows - genuine);
+    return genuine;
 }
 
 /* Sends rows that follow one another; returns how many the kernel took, or -errno when none. */
@@ -660,7 +669,7 @@ static double clock_s(void)
 /* pacing.py has the same token bucket. */
 struct planned_send {
     const struct composing *composing;
-    const struct sealing *sealing; /* NULL for none, as below */
+    const struct sealing *sealing;
     struct sending *plain, *segmented; /* the latter NULL where the kernel does not cut */
     const int64_t *chunks;
     double due_s, tokens, refilled_s, bytes_per_s, most_tokens, wire_bytes;
@@ -700,19 +709,13 @@ API void send_planned(struct planned_send *it, double now_s)
         return;
     }
     int64_t size = least(least(covered, it->most), left), taken = -1;
-    if (!compose(it->composing, it->chunks + it->sent, size, it->first + it->sent, 0)) {
-        uint8_t *rows = it->composing->frames;
-        int64_t whole = HEADER_BYTES + it->composing->chunk_bytes;
-        int refused = it->sealing && (it->sealing->frame_bytes != whole ||
-                                      seal_rows(it->sealing, rows, size));
-        if (it->sealing) {
-            rows = it->sealing->rows;
-            whole += TAG_BYTES;
-        }
-        refused |= it->plain->datagram_bytes != whole;
-        taken = refused ? -1 : send_rows(it->segmented && size > 1 ? it->segmented : it->plain,
-                          (int)it->descriptor, rows, size);
-    }
+    int64_t whole = HEADER_BYTES + it->composing->chunk_bytes;
+    if (it->composing->stride == whole + (it->sealing ? TAG_BYTES : 0) &&
+        it->composing->stride == it->plain->datagram_bytes &&
+        !compose(it->composing, it->chunks + it->sent, size, it->first + it->sent, 0) &&
+        !(it->sealing && seal_rows(it->sealing, it->composing->frames, size, whole)))
+        taken = send_rows(it->segmented && size > 1 ? it->segmented : it->plain,
+                          (int)it->descriptor, it->composing->frames, size);
     if (taken > 0) {
         it->at_s[it->batches] = now_s;
         it->sizes[it->batches++] = taken;
@@ -727,7 +730,6 @@ API void send_planned(struct planned_send *it, double now_s)
 /* A Coalescer of fast_path.py has the same rate and the same waits. */
 struct planned_receive {
     struct receiving *receiving;
-    const struct sealing *sealing;
     struct placing *placing;
     double due_s, most_s, rate, since_s, last_s;
     double most_datagrams, least_s, window_s, pause_s, decay;
@@ -797,11 +799,7 @@ static int expected(struct planned_receive *it, int64_t rows)
     int64_t stride = it->receiving->datagram_bytes;
     if (it->valid + rows > it->placing->room)
         return 0;
-    if (it->sealing && it->sealing->frame_bytes + TAG_BYTES != stride)
-        return 0;
     const uint8_t *at = it->receiving->rows;
-    if (it->sealing && open_rows(it->sealing, at, rows, NULL) != rows)
-        return 0;
     return transfer_of(at, rows, stride) == it->placing->transfer &&
            (it->newest < 0 || ascends(it, at, rows, stride));
 }
@@ -825,6 +823,11 @@ static int64_t place_batch(struct planned_receive *it, int64_t rows)
     return valid;
 }
 
+static uint64_t dropped_by(const struct receiving *it)
+{
+    return it->foreign + it->wrong_size + it->forged;
+}
+
 /* Receives and places one batch. */
 static void take(struct planned_receive *it, double now_s)
 {
@@ -845,12 +848,12 @@ static void take(struct planned_receive *it, double now_s)
 API void receive_planned(struct planned_receive *it, double now_s)
 {
     int64_t valid_before = it->valid;
-    uint64_t dropped = it->receiving->foreign + it->receiving->wrong_size;
+    uint64_t dropped = dropped_by(it->receiving);
     it->drained = 0;
     for (int call = 0; call < RECEIVES && !it->drained && !it->over; call++)
         take(it, now_s);
     if (it->at_once && it->drained && !it->over && it->valid == valid_before &&
-        it->receiving->foreign + it->receiving->wrong_size != dropped)
+        dropped_by(it->receiving) != dropped)
         return; /* what is dropped alone is nothing to decide about */
     double half = (double)(it->missing - it->gained) / 2;
     double wait_s = (half < it->most_datagrams ? half : it->most_datagrams) / it->rate;

@@ -29,7 +29,7 @@ from testbed.transport.fast_path import (
 # Each function, what it returns, and what it takes.
 _FUNCTIONS = (
     *(("compose", "i", "aassi"), ("place", "s", "aassi"), ("transfer_of", "s", "ass")),
-    *(("take_key", "-", "acsc"), ("seal_rows", "i", "aas"), ("open_rows", "s", "aasa")),
+    *(("take_key", "-", "acsc"), ("seal_rows", "i", "aass"), ("open_rows", "s", "aass")),
     *(("receive", "s", "ai"), ("send_rows", "s", "aias"), ("wait_with_plans", "s", "asasasdd")),
     *(("send_planned", "-", "ad"), ("receive_planned", "-", "ad")),
 )
@@ -47,7 +47,7 @@ class _Composing(ctypes.Structure):
     _fields_ = structure(
         (ctypes.c_void_p, "frames rows"),
         (ctypes.c_uint64, "frames_room rows_room"),
-        (ctypes.c_uint32, _TRANSFER),
+        (ctypes.c_uint32, f"{_TRANSFER} stride"),
     )
 
 
@@ -72,12 +72,13 @@ class CompiledComposer(Composer):
         super().__init__(**transfer)
         frames, rows = self.frames, self.rows
         assert LIBRARY is not None
-        assert frames.flags.c_contiguous and rows.flags.c_contiguous
+        assert frames.strides[1] == 1 and rows.flags.c_contiguous
         self._it = _Composing(
             frames=address_of(frames),
             rows=address_of(rows),
-            frames_room=frames.nbytes,
+            frames_room=len(frames) * frames.strides[0],
             rows_room=rows.nbytes,
+            stride=frames.strides[0],
         )
         _describe(self._it, self)
         self.address = ctypes.addressof(self._it)  # of its struct composing
@@ -213,7 +214,7 @@ class PlannedReceive(ctypes.Structure):
     """Carries out one `ReceivePlan` after another."""
 
     _fields_ = structure(
-        (ctypes.c_void_p, "receiving sealing placing"),
+        (ctypes.c_void_p, "receiving placing"),
         (ctypes.c_double, "due_s most_s rate since_s last_s"),
         (ctypes.c_double, "most_datagrams least_s window_s pause_s decay silence lost_cost"),
         (ctypes.c_int64, "count missing newest reached descriptor over at_once"),
@@ -221,19 +222,17 @@ class PlannedReceive(ctypes.Structure):
         (ctypes.c_double, "at_s"),
     )
 
-    def __init__(self, descriptor: int, receiving: int, *, seal: Compiled | None = None) -> None:
+    def __init__(self, descriptor: int, receiving: int) -> None:
         """`receiving` is the address of struct receiving."""
         super().__init__(
             descriptor=descriptor,
             receiving=receiving,
-            sealing=None if seal is None else seal.address,
             most_datagrams=Coalescer.most_datagrams,
             least_s=Coalescer.least_s,
             window_s=Coalescer.window_s,
             pause_s=Coalescer.pause_s,
             decay=Coalescer.decay,
         )
-        self._seal = seal  # holds the struct
         self.address = ctypes.addressof(self)
 
     def begin(self, plan: ReceivePlan, due_s: float | None) -> bool:

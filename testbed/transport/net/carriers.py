@@ -72,6 +72,7 @@ def sending_path(
         congestion=congestion,
         chunk_bytes=chunk_bytes,
         trailer_bytes=more_bytes,
+        tag_bytes=config.tag_bytes,
         receive_buffer_bytes=receive_buffer_bytes,
         quantum_s=config.quantum_s,
         queue_bytes=config.queue_bytes,

@@ -32,7 +32,6 @@ from testbed.transport.net.addresses import (
 )
 from testbed.transport.net.driver import DataChannel
 from testbed.transport.net.tls import TAG_BYTES, Authentication, CompiledAuthentication
-from testbed.transport.pacing import MAX_BATCH
 from testbed.transport.settings import LeaveOut
 
 # Python's socket module lacks the numbers of <linux/udp.h>.
@@ -81,10 +80,10 @@ _warned: set[str] = set()  # the sysctls that this process has named
 
 class _Receiving(ctypes.Structure):
     _fields_ = structure(
-        (ctypes.c_void_p, "rows"),
+        (ctypes.c_void_p, "rows sealing"),
         (ctypes.c_uint8 * PACKED_BYTES, "peer"),
         (ctypes.c_uint32, "per_message datagram_bytes drained"),
-        (ctypes.c_uint64, "rows_room foreign wrong_size"),
+        (ctypes.c_uint64, "rows_room foreign wrong_size forged"),
     )
 
 
@@ -147,7 +146,7 @@ class UdpSocket:
         self._segmentation = self.segmentation = segmentation and LIBRARY is not None
         self.blocked = False
         self.taken_bytes = 0
-        self.seal: Authentication | None = None
+        self._seal: Authentication | None = None
         self.datagram_bytes = datagram_bytes
         self._protected: bool | None = None
         per_message = max(1, LARGEST_DATAGRAM // datagram_bytes)
@@ -209,6 +208,15 @@ class UdpSocket:
         """Says what the kernel granted. Half of a buffer's size is for its own bookkeeping."""
         return {**self._buffers, "segmentation": self.segmentation, "coalescing": self.coalescing}
 
+    @property
+    def seal(self) -> Authentication | None:
+        return self._seal
+
+    @seal.setter
+    def seal(self, seal: Authentication | None) -> None:
+        self._seal = seal  # holds the struct, by which C opens what it receives
+        self._receiving.sealing = getattr(seal, "address", None)
+
     def set_peer(self, address: SocketAddress) -> None:
         self._receiving.peer[:] = packed(address)
         self._sender.set_peer(address)
@@ -266,7 +274,9 @@ class UdpSocket:
             return np.empty((0, self.datagram_bytes), dtype=np.uint8), False
         self.taken_bytes = rows.nbytes
         if self.seal is not None:
-            rows = self.seal.open(rows, self._counters)
+            opened = rows[:, :-TAG_BYTES] if self._receiving.sealing else self.seal.open(rows)
+            self._receiving.forged += len(rows) - len(opened)
+            rows = opened
         return rows, drained
 
     def _receive_compiled(self) -> tuple[NDArray[np.uint8], bool]:
@@ -309,18 +319,11 @@ class UdpSocket:
         return in_c and LIBRARY is not None
 
     def planned_send(self) -> PlannedSend:
-        return PlannedSend(self.fileno(), *self._sender.addresses, seal=self._compiled_seal())
+        seal = self.seal if isinstance(self.seal, CompiledAuthentication) else None
+        return PlannedSend(self.fileno(), *self._sender.addresses, seal=seal)
 
     def planned_receive(self) -> PlannedReceive:
-        address = ctypes.addressof(self._receiving)
-        return PlannedReceive(self.fileno(), address, seal=self._compiled_seal())
-
-    def _compiled_seal(self) -> CompiledAuthentication | None:
-        """Returns the seal for C, with room for a paced batch; None for no seal."""
-        if not isinstance(self.seal, CompiledAuthentication):
-            return None
-        self.seal.reserve(MAX_BATCH, self.datagram_bytes - TAG_BYTES)
-        return self.seal
+        return PlannedReceive(self.fileno(), ctypes.addressof(self._receiving))
 
     def take_back(self, plan: PlannedReceive) -> None:
         """Makes `receive` return next the batch that a plan has received and not placed."""
@@ -330,7 +333,11 @@ class UdpSocket:
     def counters(self) -> Counter[str]:
         dropped = self._receiving
         return self._counters + Counter(
-            {"unknown-address": dropped.foreign, "wrong-size": dropped.wrong_size}
+            {
+                "unknown-address": dropped.foreign,
+                "wrong-size": dropped.wrong_size,
+                "forged": dropped.forged,
+            }
         )
 
     @property
