@@ -13,7 +13,7 @@ from testbed.simulate.engine import Alarm, Simulation
 from testbed.simulate.link import Batch, Filter, Link, Pool, Spray, Train, depart
 from testbed.transport.connection import Connection
 from testbed.transport.events import Event
-from testbed.transport.fast_path import FastPath, SendPlan
+from testbed.transport.fast_path import UNLIMITED, FastPath, SendPlan
 from testbed.transport.native.fast_path import FAST_PATH, CompiledComposer, CompiledPlacement
 from testbed.transport.pacing import Pacer
 from testbed.transport.settings import LeaveOut
@@ -323,7 +323,7 @@ class Peer:
         if not self._sends_ahead or self.leave_out is not None or self.other is None:
             return False
         plan = self.connection.send_plan()
-        if plan is None:
+        if plan is None or plan.window < UNLIMITED or plan.steady_until_s < math.inf:
             return False
         ahead = Ahead(plan, now_s)
         if not len(ahead.times_s):

@@ -1,10 +1,11 @@
 """The loops over datagrams that every byte passes, and what they may do without the protocol.
 
 `Composer` and `Placement` are the numpy reference; `testbed.transport.native` does the same in C,
-and also carries out plans while the driver waits. A `SendPlan`'s datagrams go whatever arrives: the
-congestion control is `steady`, and so many chunks of the repair are `plannable`. A `ReceivePlan`
-takes datagrams until the `SilenceBudget` is spent, or as many have come as the stop rule calls
-`missing`. Results of a plan are reported before anything else. See docs/concepts/pacing.md.
+and also carries out plans while the driver waits. A `SendPlan`'s datagrams go as long as nothing
+arrives: until then rate and window of the congestion control are steady, and so many chunks of the
+repair are `plannable`. A `ReceivePlan` takes datagrams until the `SilenceBudget` is spent, or as
+many have come as the stop rule calls `missing`. Results of a plan are reported before anything
+else. See docs/concepts/pacing.md.
 """
 
 import math
@@ -31,6 +32,8 @@ from testbed.transport.wire import (
 )
 
 ASK_FIRST, ASK_LAST = 1, 2  # bits: which datagrams of a batch ask for an ACK
+LEAST_FOR_TWO = 4  # datagrams of a batch for both
+UNLIMITED = 1 << 62  # datagrams
 _CHUNK_MASK = (1 << CHUNK_BITS) - 1
 # A receiver remembers so many numbers for each chunk, and so many at the least: what was delayed by
 # more datagrams than that is refused.
@@ -211,7 +214,7 @@ NUMPY = FastPath(Composer, Placement, _transfer_of, compiled=False)
 
 
 def defines(part: object, name: str) -> bool:
-    """Says whether a class itself defines `steady`, `plannable` or `silence`.
+    """Says whether a class itself defines `steady_until_s`, `plannable` or `silence`.
 
     Inherited, they do not count: a subclass may have changed what they rest on.
     """
@@ -219,13 +222,18 @@ def defines(part: object, name: str) -> bool:
 
 
 class SendPlan(NamedTuple):
-    """Datagrams that may go in this order whatever arrives; none of them asks for an ACK."""
+    """Datagrams that may go in this order until something arrives; counts are from its begin."""
 
     composer: Composer  # writes them, with send indices from `first` on
     chunks: NDArray[np.int64]  # one for each datagram, shape (count,)
     first: int
     beyond: int  # how many more wait behind these; a batch need not be short because of them
     pacer: Pacer  # says when they go; its `tokens` and `refilled_s` are set after some have gone
+    window: int = UNLIMITED  # so many may go until the window is full
+    question: int = UNLIMITED  # once more have gone, the repair has a say before the next batch
+    ask_at: int = UNLIMITED  # the first datagram of the batch that reaches it asks for an ACK
+    ask_gap: int = 0  # and of later ones at such distances; where the window is full, too; 0: none
+    steady_until_s: float = math.inf  # later ones may move the pace: the next one is offered
 
 
 class SilenceBudget(NamedTuple):

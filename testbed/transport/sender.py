@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,14 @@ from testbed.transport.chunk_energy import MUST
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Event, Observation, TransferDone, TransferReport
-from testbed.transport.fast_path import ASK_FIRST, ASK_LAST, SendPlan, defines
+from testbed.transport.fast_path import (
+    ASK_FIRST,
+    ASK_LAST,
+    LEAST_FOR_TWO,
+    UNLIMITED,
+    SendPlan,
+    defines,
+)
 from testbed.transport.layout import Leg
 from testbed.transport.messages import ControlMessage, MessageType, unpack_bitmap
 from testbed.transport.order import Arranger, OrderContext
@@ -35,7 +41,6 @@ from testbed.transport.settings import (
 from testbed.transport.wire import new_frames, wire_bytes
 
 _LEAST_QUESTION = 8  # datagrams in flight for a question before the window is full
-_LEAST_FOR_TWO = 4  # datagrams of a batch for two requests for an ACK
 # A reply is overdue after twice a round trip and so much more; before one is known, it is this.
 _OVERDUE_S = 2e-3
 _FIRST_REPLY_S = 1e-2
@@ -157,8 +162,13 @@ class Sender:
         path.begin(self._repair, now_s)
 
     @property
-    def _sending(self) -> bool:
+    def sending(self) -> bool:
         return not (self.stopped or self._repair.asking)
+
+    @property
+    def waiting(self) -> int:
+        """So many datagrams wait while none is on its way; 0 once some are."""
+        return 0 if self._repair.in_flight else self._repair.remaining
 
     @property
     def asked_s(self) -> float | None:
@@ -178,7 +188,7 @@ class Sender:
 
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         """Returns the datagrams that may go now: shape (k, datagram bytes), k >= 0."""
-        room = self._room(now_s) if self._sending else 0
+        room = self._room(now_s) if self.sending else 0
         if not room:
             return self._path.frames[:0]
         chunks = self._offered = self._repair.upcoming(room)
@@ -202,33 +212,46 @@ class Sender:
     def send_plan(self) -> SendPlan | None:
         """Returns what may go without an `offer` each; None while that is no more than a batch."""
         path, repair = self._path, self._repair
-        steady = path.steady and self.stall.since_s is None and not self.held
-        steady = steady and defines(repair, "plannable") and self._sending
-        count = repair.plannable if steady else 0
-        path.pacer.set_rate(path.rate_bps)  # on which the quantum depends
-        if count <= path.pacer.quantum:
+        if self.stall.since_s is not None or self.held or not self.sending:
+            return None
+        steady_until_s = path.steady_until_s
+        if steady_until_s == -math.inf or not defines(repair, "plannable"):
+            return None
+        if path.pacer.bytes_per_s != path.rate_bps / 8:
+            return None  # the next `offer` changes the pace
+        window = self._window()
+        room = int(min(window, UNLIMITED))
+        question = UNLIMITED
+        if room < UNLIMITED and repair.asks_by_message:
+            question = int(self._unasked(window)) - path.in_flight
+        count = min(repair.plannable, room)
+        if question < 0 or count <= path.pacer.quantum:
             return None
         chunks = repair.upcoming(count)
         if self._classes is not None:
             chunks = self._of_one_class(chunks)
             if len(chunks) <= path.pacer.quantum:
                 return None
+        ask_at, ask_gap = repair.ack_requests(window)
         return SendPlan(
             composer=self._composer,
             chunks=chunks,
             first=self._datagrams_sent,
             beyond=repair.remaining - len(chunks),
             pacer=path.pacer,
+            window=room,
+            question=question,
+            ask_at=ask_at,
+            ask_gap=ask_gap,
+            steady_until_s=steady_until_s,
         )
 
     def on_plan_sent(self, plan: SendPlan, batches: Sequence[tuple[int, float]]) -> None:
-        count = sum(map(itemgetter(0), batches))
-        sent_bytes = count * self._path.datagram_wire_bytes
-        self._ever_sent[plan.chunks[:count]] = True
-        self._datagrams_sent += count
-        self._path.congestion.on_sent(sent_bytes, batches[-1][1])
-        self._repair.on_sent_all(batches)
-        self._repair.on_link_time(8 * sent_bytes / self._path.rate_bps)
+        gone = 0
+        for count, now_s in batches:
+            self._repair.wants_ack(count, self._window() - count)  # as it was asked
+            self._on_taken(plan.chunks[gone : gone + count], count, now_s)
+            gone += count
 
     def _asking(self, count: int) -> int:
         """Returns which of the next `count` datagrams ask for an ACK, for `Composer.compose`."""
@@ -237,15 +260,14 @@ class Sender:
             return 0
         if window_left >= 1:
             return ASK_LAST if count >= self._repair.remaining else ASK_FIRST
-        return ASK_LAST if count < _LEAST_FOR_TWO else ASK_FIRST | ASK_LAST
+        return ASK_LAST if count < LEAST_FOR_TWO else ASK_FIRST | ASK_LAST
 
     def _room(self, now_s: float) -> int:
         path = self._path
         path.pacer.set_rate(path.rate_bps)
         window = self._window()
         if window < math.inf:
-            if path.in_flight > max((path.in_flight + window) / 4, _LEAST_QUESTION):
-                # Ask early, so that the answer comes before the window is full.
+            if path.in_flight > self._unasked(window):
                 self._repair.on_window_closed(now_s)
             if window < 1:
                 self._repair.on_window_closed(now_s)
@@ -256,6 +278,10 @@ class Sender:
                 return 0
             remaining = min(remaining, _STALLED_BATCH)
         return int(min(path.pacer.allowance(now_s, remaining), window, remaining))
+
+    def _unasked(self, window: float) -> float:
+        """Returns how many may be in flight until the repair asks: early, as answers take time."""
+        return max((self._path.in_flight + window) / 4, _LEAST_QUESTION)
 
     def _window(self) -> float:
         """Returns how many datagrams the window still allows; one is always allowed in flight."""
@@ -271,19 +297,23 @@ class Sender:
         if not count:
             return
         taken = self._offered[:count] if left_out is None else self._offered[:count][~left_out]
+        self._path.pacer.spend(len(taken))
+        self._on_taken(taken, count, now_s)
+        if self.stall.is_stalled(now_s):
+            self.stall.on_sent(now_s)
+            if self.sending:
+                self._repair.on_window_closed(now_s)
+
+    def _on_taken(self, taken: NDArray[np.int64], count: int, now_s: float) -> None:
+        """Notes a batch, of which these chunks were not left out."""
         self._ever_sent[taken] = True
         self._datagrams_sent += count
         self._left_out += count - len(taken)
-        self._path.pacer.spend(len(taken))
         self._path.congestion.on_sent(count * self._path.datagram_wire_bytes, now_s)
         self._repair.on_sent(count, now_s)
         link_bytes = len(taken) * self._path.datagram_wire_bytes
         self._repair.on_link_time(8 * link_bytes / self._path.rate_bps)
-        if self.stall.is_stalled(now_s):
-            self.stall.on_sent(now_s)
-            if self._sending:
-                self._repair.on_window_closed(now_s)
-        if self._sending and self._window() < 1:
+        if self.sending and self._window() < 1:
             # This cannot wait for the next `offer`: the driver may call only at a deadline, and
             # with a full window only the repair sets one.
             self._repair.on_window_closed(now_s)
@@ -357,7 +387,7 @@ class Sender:
 
     def _resume(self, was_asking: bool, now_s: float) -> None:
         """The pacer does not count the time of a question that has ended."""
-        if was_asking and self._sending and not self._path.shared:
+        if was_asking and self.sending and not self._path.shared:
             self._path.pacer.resume(now_s)
 
     def next_deadline_s(self, now_s: float, *, planned: bool = False) -> float | None:
@@ -366,7 +396,7 @@ class Sender:
         deadline_s = self._repair.deadline_s()
         if planned:
             return deadline_s
-        sending = self._sending and self._window() >= 1
+        sending = self.sending and self._window() >= 1
         if sending and (remaining := self._repair.remaining):
             next_s = self._path.pacer.next_s(now_s, remaining)
             if self.stall.is_stalled(now_s):
@@ -540,10 +570,15 @@ class Outgoing:
             self._offering.sent(count, now_s, left_out)
 
     def send_plan(self) -> SendPlan | None:
-        if len(self.senders) != 1:
+        sending = [sender for sender in self.senders.values() if sender.sending]
+        if not sending:
             return None
-        (self._offering,) = self.senders.values()
-        return self._offering.send_plan()
+        self._offering = sending[0]
+        plan = self._offering.send_plan()
+        # An `offer` must not come to others meanwhile: their batches are no shorter.
+        if plan and any(sender.waiting < plan.pacer.quantum for sender in sending[1:]):
+            return None
+        return plan
 
     def on_plan_sent(self, plan: SendPlan, batches: Sequence[tuple[int, float]]) -> None:
         if self._offering is not None:

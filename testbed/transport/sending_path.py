@@ -67,11 +67,14 @@ class SendingPath:
         return rate_bps
 
     @property
-    def steady(self) -> bool:
-        """Says whether the pacer alone decides when datagrams go, and always in the same way."""
-        steady = defines(self.congestion, "steady") and self.congestion.steady
-        paced = steady and not math.isinf(self.rate_bps)
-        return paced and math.isinf(self.congestion.window_bytes) and not self.shared
+    def steady_until_s(self) -> float:
+        """Returns the control's, where there is a pace to be steady; else -math.inf."""
+        paced = defines(self.congestion, "steady_until_s") and not math.isinf(self.rate_bps)
+        until_s = self.congestion.steady_until_s if paced else -math.inf
+        if not isinstance(until_s, own_code.NUMBER):
+            valid = "a time, or -math.inf for never"
+            raise own_code.unfit(self.congestion, "steady_until_s", until_s, valid)
+        return until_s
 
     @property
     def in_flight(self) -> int:

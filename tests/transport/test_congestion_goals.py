@@ -369,10 +369,10 @@ def feedback(lost_share, queueing=False, sent=160):
 )
 def test_of_a_late_transfer_as_much_arrives_as_without_loss_up_to_a_bound(lost_share, times):
     control = CompensatedRate(rate_bps=SHARE_BPS)
-    assert control.steady
+    assert control.steady_until_s == math.inf
     control.on_feedback(feedback(lost_share))
     assert control.rate_bps == pytest.approx(times * SHARE_BPS)
-    assert control.steady == (times == 1)
+    assert control.steady_until_s == math.inf  # it is late already
     control.on_feedback(feedback(lost_share, queueing=True))
     assert control.rate_bps == SHARE_BPS
 
@@ -385,7 +385,7 @@ def test_each_transfer_begins_at_its_own_rate_and_keeps_to_it_until_it_is_late()
     assert control.rate_bps == SHARE_BPS
     control.on_feedback(feedback(0.9, sent=149))
     assert control.rate_bps == SHARE_BPS
-    assert not control.steady
+    assert control.steady_until_s == -math.inf
     control.on_sent(2 * 1514, 2.1)  # it needs no answer to know that it is late
     assert control.rate_bps == pytest.approx(10 * SHARE_BPS)
 

@@ -71,14 +71,15 @@ class CongestionControl(ABC):
     Attributes:
         measures: whether feedback about the path moves it: a receiver then answers at once.
         infers_queue: whether it looks for a queue by delay or rate: batches are then small.
-        steady: whether rate and window stay until the next feedback or transfer: `on_sent` may then
-            hear of several batches at once. It is not inherited.
+        steady_until_s: up to then neither rate nor window moves unless a feedback comes or a
+            transfer begins: `on_sent` may hear of several batches later. -math.inf: each may move
+            them. It is not inherited.
         receive_buffer_bytes: what the peer's socket holds while the peer is busy; set for it.
     """
 
     measures = True
     infers_queue = True
-    steady = False
+    steady_until_s: float = -math.inf
     receive_buffer_bytes = math.inf
 
     @property

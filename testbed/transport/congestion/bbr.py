@@ -151,9 +151,21 @@ class Bbr(PathControl):
 
     def on_sent(self, sent_bytes: int, now_s: float) -> None:
         super().on_sent(sent_bytes, now_s)
-        is_probing = self.state is BbrState.PROBE_BW and self._is_large
-        if is_probing and CYCLE[self._phase] == 1 and self._phase_is_over(now_s):
+        if self._cruises and self._phase_is_over(now_s):
             self._begin_phase(self._phase + 1, now_s)
+
+    @property
+    def _cruises(self) -> bool:
+        """The phase ends without feedback."""
+        is_probing = self.state is BbrState.PROBE_BW and self._is_large
+        return is_probing and CYCLE[self._phase] == 1
+
+    @property
+    def steady_until_s(self) -> float:  # type: ignore[override]
+        """The phases that lie before the next one of another gain take so long at least."""
+        if not self._cruises:
+            return math.inf
+        return self._phase_from_s + (len(CYCLE) - self._phase) * self.path.min_rtt_s
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
@@ -295,6 +307,7 @@ _SLACK_DATAGRAMS = 2
 class Ltp(Bbr):
     """LTP-style: a bandwidth-delay estimate that does not treat loss as congestion."""
 
+    steady_until_s = Bbr.steady_until_s
     _excused_from_s = -math.inf  # losses of data sent before count as losses
 
     def on_transfer_begin(self, now_s: float) -> None:

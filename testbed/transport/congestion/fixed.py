@@ -14,7 +14,7 @@ class FixedRate(CongestionControl):
     """
 
     measures = False
-    steady = True
+    steady_until_s = math.inf
 
     def __init__(self, *, rate_bps: float) -> None:
         if not rate_bps > 0:
@@ -59,9 +59,10 @@ class CompensatedRate(FixedRate):
         return self._rate_bps * min(self._most, 1 / max(1 - self._lost_share, 1e-6))
 
     @property
-    def steady(self) -> bool:  # type: ignore[override]
-        """While nothing is lost, it stays as it is until the next feedback."""
-        return not self._lost_share
+    def steady_until_s(self) -> float:  # type: ignore[override]
+        """Losses move the rate once, when the transfer becomes late."""
+        waits = self._lost_share and self._sent_bytes <= self._late_bytes
+        return -math.inf if waits else math.inf
 
     def on_transfer_begin(self, now_s: float) -> None:
         self._lost_share = 0.0

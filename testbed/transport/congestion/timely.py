@@ -40,6 +40,7 @@ class Timely(PathControl):
     """Raises and lowers the rate according to the round trip."""
 
     min_rtt_window_s = 10.0
+    steady_until_s = math.inf
 
     def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
         super().__init__(datagram_bytes=datagram_bytes)

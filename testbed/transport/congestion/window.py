@@ -33,6 +33,7 @@ class Reno(PathControl):
     """Reno: a datagram more each round trip, half the window after a loss (RFC 5681, RFC 9002)."""
 
     infers_queue = False
+    steady_until_s = math.inf
     beta = 0.5  # the part of the window that a loss leaves
 
     def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
@@ -163,6 +164,7 @@ class Cubic(Reno):
     """
 
     beta = 0.7
+    steady_until_s = math.inf
 
     def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
         super().__init__(datagram_bytes=datagram_bytes)

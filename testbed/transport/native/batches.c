@@ -31,6 +31,7 @@
 #define NUMBER_MASK ((1 << (32 - CHUNK_BITS + SEND_INDEX_BITS)) - 1)
 #define ASK_FIRST 1
 #define ASK_LAST 2
+#define LEAST_FOR_TWO 4 /* datagrams of a batch for both; fast_path.py has the same */
 #define AHEAD 4 /* rows that are fetched before their turn when chunks are scattered */
 
 /* Of which source this is; setup.py sets it and `fast_path.py` compares it. */
@@ -658,6 +659,7 @@ API int64_t send_rows(struct sending *it, int descriptor, uint8_t *rows, int64_t
 
 #define LOGGED 64
 #define RECEIVES 8 /* in a row, for one connection */
+#define SLACK_BYTES 1 /* pacing.py says why */
 
 static double clock_s(void)
 {
@@ -673,8 +675,9 @@ struct planned_send {
     struct sending *plain, *segmented; /* the latter NULL where the kernel does not cut */
     const int64_t *chunks;
     double due_s, tokens, refilled_s, bytes_per_s, most_tokens, wire_bytes;
-    int64_t count, beyond; /* how many chunks these are, and how many more wait behind them */
-    int64_t first, quantum, most;
+    double steady_until_s; /* and the rest as in a SendPlan */
+    int64_t count, beyond, first, window, question, ask_at, ask_gap;
+    int64_t quantum, most;
     int64_t descriptor, over;
     int64_t sent, batches;
     double at_s[LOGGED];
@@ -684,13 +687,28 @@ struct planned_send {
 static void await_tokens(struct planned_send *it)
 {
     int64_t batch = least(it->quantum, it->count - it->sent + it->beyond);
-    it->due_s = it->refilled_s + ((double)batch * it->wire_bytes - it->tokens) / it->bytes_per_s;
+    double missing = (double)batch * it->wire_bytes - it->tokens;
+    it->due_s = it->refilled_s + (missing > SLACK_BYTES ? missing / it->bytes_per_s : 0);
+}
+
+/* Which of the next datagrams ask for an ACK; they are the last of `end`. */
+static int asking(const struct planned_send *it, int64_t size, int64_t end)
+{
+    if (!it->ask_gap)
+        return 0;
+    if (it->window <= end)
+        return size < LEAST_FOR_TWO ? ASK_LAST : ASK_FIRST | ASK_LAST;
+    return end >= it->ask_at ? ASK_FIRST : 0;
 }
 
 /* Sends the next batch if the pacer lets it go now. */
 API void send_planned(struct planned_send *it, double now_s)
 {
     double elapsed_s = now_s - it->refilled_s;
+    if (it->batches && it->at_s[it->batches - 1] > it->steady_until_s) {
+        it->over = 1; /* the pace since then may be another one */
+        return;
+    }
     it->tokens += it->bytes_per_s * (elapsed_s > 0 ? elapsed_s : 0);
     if (it->tokens > it->most_tokens)
         it->tokens = it->most_tokens;
@@ -701,18 +719,25 @@ API void send_planned(struct planned_send *it, double now_s)
         it->due_s = HUGE_VAL;
         return;
     }
-    double slack = it->tokens + 1; /* the pacer says why */
+    double slack = it->tokens + SLACK_BYTES;
     int64_t covered = (int64_t)(slack / it->wire_bytes);
     covered -= (double)covered * it->wire_bytes > slack;
     if (covered < least(it->quantum, left + it->beyond)) {
         await_tokens(it);
         return;
     }
-    int64_t size = least(least(covered, it->most), left), taken = -1;
+    int64_t size = least(covered, it->most), taken = -1;
+    int is_longer = size > left && it->beyond && it->window > it->count; /* than it is planned */
+    if (is_longer || it->sent > it->question) {
+        it->over = 1;
+        return;
+    }
+    size = least(size, left);
+    int ask = asking(it, size, it->sent + size);
     int64_t whole = HEADER_BYTES + it->composing->chunk_bytes;
     if (it->composing->stride == whole + (it->sealing ? TAG_BYTES : 0) &&
         it->composing->stride == it->plain->datagram_bytes &&
-        !compose(it->composing, it->chunks + it->sent, size, it->first + it->sent, 0) &&
+        !compose(it->composing, it->chunks + it->sent, size, it->first + it->sent, ask) &&
         !(it->sealing && seal_rows(it->sealing, it->composing->frames, size, whole)))
         taken = send_rows(it->segmented && size > 1 ? it->segmented : it->plain,
                           (int)it->descriptor, it->composing->frames, size);
@@ -721,6 +746,8 @@ API void send_planned(struct planned_send *it, double now_s)
         it->sizes[it->batches++] = taken;
         it->sent += taken;
         it->tokens -= (double)taken * it->wire_bytes;
+        if (ask)
+            it->ask_at = it->sent + it->ask_gap;
     }
     /* Why fewer went, the caller finds out when it offers the rest. */
     it->over = taken < size || it->sent == it->count || it->batches == LOGGED;

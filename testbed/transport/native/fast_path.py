@@ -167,7 +167,9 @@ class PlannedSend(ctypes.Structure):
     _fields_ = structure(
         (ctypes.c_void_p, "composing sealing plain segmented chunks"),
         (ctypes.c_double, "due_s tokens refilled_s bytes_per_s most_tokens wire_bytes"),
-        (ctypes.c_int64, "count beyond first quantum most descriptor over sent batches"),
+        (ctypes.c_double, "steady_until_s"),
+        (ctypes.c_int64, "count beyond first window question ask_at ask_gap"),
+        (ctypes.c_int64, "quantum most descriptor over sent batches"),
         (ctypes.c_double * _LOGGED, "at_s"),
         (ctypes.c_int64 * _LOGGED, "sizes"),
     )
@@ -184,7 +186,7 @@ class PlannedSend(ctypes.Structure):
 
     def begin(self, plan: SendPlan, due_s: float, *, segmented: bool) -> bool:
         """Sets the plan, which begins at `due_s`; False where C cannot."""
-        composer, chunks, first, beyond, pacer = plan
+        composer, chunks, pacer = plan.composer, plan.chunks, plan.pacer
         if not isinstance(composer, CompiledComposer) or pacer.refilled_s is None:
             return False
         self._plan = plan
@@ -194,7 +196,10 @@ class PlannedSend(ctypes.Structure):
         self.due_s, self.tokens, self.refilled_s = due_s, pacer.tokens, pacer.refilled_s
         self.bytes_per_s, self.wire_bytes = pacer.bytes_per_s, pacer.datagram_bytes
         self.most_tokens, self.quantum, self.most = pacer.most_tokens, pacer.quantum, pacer.most
-        self.count, self.beyond, self.first = len(chunks), beyond, first
+        self.count, self.beyond, self.first = len(chunks), plan.beyond, plan.first
+        self.window, self.question = plan.window, plan.question
+        self.ask_at, self.ask_gap = plan.ask_at, plan.ask_gap
+        self.steady_until_s = plan.steady_until_s
         self.over = self.sent = self.batches = 0
         return True
 

@@ -4,14 +4,13 @@ A repair that acknowledges while data flows finds most in `selective`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.transport.congestion.base import Feedback
-from testbed.transport.fast_path import NO_SILENCE, SilenceBudget
+from testbed.transport.fast_path import NO_SILENCE, UNLIMITED, SilenceBudget
 from testbed.transport.messages import ControlMessage
 from testbed.transport.order import Arranger
 from testbed.transport.path_estimates import PathEstimates
@@ -53,11 +52,6 @@ class SenderRepair(ABC):
     def on_sent(self, count: int, now_s: float) -> None:
         """Called when the first `count` upcoming chunks were sent."""
 
-    def on_sent_all(self, batches: Sequence[tuple[int, float]]) -> None:
-        """Called instead of `on_sent` after several batches of those that are `plannable`."""
-        for count, now_s in batches:
-            self.on_sent(count, now_s)
-
     def on_link_time(self, link_s: float) -> None:  # noqa: B027 - optional to override
         """Called after `on_sent`: what went to the socket takes the link so long at this rate."""
 
@@ -69,9 +63,18 @@ class SenderRepair(ABC):
     def on_window_closed(self, now_s: float) -> None:
         """Called when the congestion window is full; must make the receiver answer."""
 
+    @property
+    def asks_by_message(self) -> bool:
+        """Says whether `on_window_closed` may send one, which is to go before the next batch."""
+        return True
+
     def wants_ack(self, count: int, window_left: float) -> bool:
         """Returns whether one of the next `count` asks for an ACK; so many more may go then."""
         return False
+
+    def ack_requests(self, window: float) -> tuple[int, int]:
+        """Returns `ask_at` and `ask_gap` of a `SendPlan`, as `wants_ack` says; so many may go."""
+        return UNLIMITED, 0
 
     def deadline_s(self) -> float | None:
         """Returns when to call `on_deadline`; None (the default) for never."""

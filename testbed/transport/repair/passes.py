@@ -124,6 +124,10 @@ class PassesSender(SenderRepair):
             self.asking = True
             self._ask(now_s)
 
+    @property
+    def asks_by_message(self) -> bool:
+        return self.asked_s is None
+
     def on_window_closed(self, now_s: float) -> None:
         if self.in_flight:  # else the window is full of another transfer
             self._ask(now_s)

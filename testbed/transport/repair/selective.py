@@ -6,7 +6,6 @@ receiver is silent while the window is full or nothing is left to send, the send
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.errors import ProtocolError
-from testbed.transport.fast_path import NO_SILENCE, SilenceBudget
+from testbed.transport.fast_path import NO_SILENCE, UNLIMITED, SilenceBudget
 from testbed.transport.messages import (
     SENT,
     WIRE_OVERHEAD_BYTES,
@@ -230,7 +229,6 @@ _LEAST_SILENCE_S = 1e-3
 _LEAST_REQUEST_GAP = 8
 # Large clock values are rounded; that must not make a deadline be missed.
 _ROUNDING_S = 1e-6
-_NEVER = 1 << 62
 
 
 class SelectiveSender(SenderRepair):
@@ -259,7 +257,7 @@ class SelectiveSender(SenderRepair):
         self._overdue_s: float | None = None  # when the next datagram will count as lost
         # Datagrams from `_thin_from` on were sent after the sender had run dry; those from
         # `_thin_to` on after the path had filled again.
-        self._thin_from = self._thin_to = _NEVER
+        self._thin_from = self._thin_to = UNLIMITED
 
     # What subclasses define.
 
@@ -296,10 +294,6 @@ class SelectiveSender(SenderRepair):
         """All queued chunks but the last, which ask for an ACK, as copies do."""
         return max(0, min(self._due.waiting, self._span_left) - MAX_BATCH)
 
-    def on_sent_all(self, batches: Sequence[tuple[int, float]]) -> None:
-        self._requesting = None
-        super().on_sent_all(batches)
-
     def upcoming(self, limit: int) -> NDArray[np.int64]:
         limit = min(limit, self.remaining)
         return self._due.peek(limit) if self._due.waiting else self.copyable()[:limit]
@@ -326,20 +320,33 @@ class SelectiveSender(SenderRepair):
             self._thin_from = self._thin_to = self.scoreboard.next
             self.on_dry(now_s)
 
+    @property
+    def asks_by_message(self) -> bool:
+        return False  # but by a datagram, or when the receiver is silent
+
     def on_window_closed(self, now_s: float) -> None:
         self._waiting = True
 
     def wants_ack(self, count: int, window_left: float) -> bool:
         end = self.scoreboard.next + count
         gap = end - self._requested_at
-        quarter = (self.in_flight + count + window_left) / 4
         requesting = (
             window_left < 1
             or (gap >= 2 and count >= self.remaining)
-            or (not math.isinf(window_left) and gap >= max(quarter, _LEAST_REQUEST_GAP))
+            or gap >= self._request_gap(count + window_left)
         )
         self._requesting = end if requesting else None
         return requesting
+
+    def _request_gap(self, window: float) -> int:
+        """Returns after how many datagrams one asks: a quarter of what may be in flight."""
+        if math.isinf(window):
+            return UNLIMITED
+        return max(math.ceil((self.in_flight + window) / 4), _LEAST_REQUEST_GAP)
+
+    def ack_requests(self, window: float) -> tuple[int, int]:
+        gap = self._request_gap(window)
+        return gap + self._requested_at - self.scoreboard.next, gap
 
     # Asking.
 

@@ -174,12 +174,15 @@ class WorthiestFirstSender(StreamingSender):
     def wants_ack(self, count: int, window_left: float) -> bool:
         wants = super().wants_ack(count, window_left)
         # A burst should be noticed when it begins, and when it ends; and few that ask may arrive.
-        begins = not self._replied and self.scoreboard.next < _ASKING
-        return wants or begins or self._planned() is not None
+        return wants or self._begins or self._planned() is not None
+
+    @property
+    def _begins(self) -> bool:
+        return not self._replied and self.scoreboard.next < _ASKING
 
     @property
     def plannable(self) -> int:
-        return super().plannable if self._planned() is None else 0
+        return 0 if self._begins or self._planned() is not None else super().plannable
 
     def take(self, count: int, now_s: float) -> None:
         if (plan := self._planned()) is None:
