@@ -1,9 +1,10 @@
-"""It measures the cost to compose and to place a payload's datagrams: C beside numpy, in one run.
+"""It measures the cost to code, compose and place a payload: C beside numpy, in one run.
 
     python -m tests.benchmarks.fast_path_cost
 
 No socket and no kernel: the payload's bytes move from one buffer to another through the memory of
-one batch. Processor seconds per gigabyte of payload: the median of the turns and the least.
+one batch. Processor seconds per gigabyte of payload: the median of the turns and the least. For
+codecs it is a gigabyte of float32, and beside it are times of what copying that takes (memcpy).
 """
 
 import statistics
@@ -12,7 +13,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from testbed.transport import PayloadLayout
+from testbed.transport import PayloadLayout, codec
+from testbed.transport.codec import CODECS
 from testbed.transport.fast_path import NUMPY, FastPath
 from testbed.transport.native.fast_path import FAST_PATH, WHY_NONE
 from testbed.transport.wire import new_frames
@@ -43,6 +45,43 @@ def one(path: FastPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float
     return composing_s / PAYLOAD_BYTES * 1e9, placing_s / PAYLOAD_BYTES * 1e9
 
 
+def of_codec(name: str, values: np.ndarray, turns: int) -> list[tuple[float, ...]]:
+    """Seconds per gigabyte of copying, writing, reading, and writing with a residual."""
+    layout = PayloadLayout([("payload", len(values))], codec=name)
+    buffer, lost, out = layout.new_buffer(), np.ones_like(values), np.ones_like(values)
+    costs = []
+    for turn in range(turns + 1):
+        at_s = [time.process_time()]
+        for step in (
+            lambda: np.copyto(out, values),
+            lambda: layout.write(values, buffer, seed=1, transfer=turn),  # noqa: B023
+            lambda: layout.read(buffer, out),
+            lambda: layout.write(values, buffer, seed=1, transfer=turn, residual=lost),  # noqa: B023
+        ):
+            step()
+            at_s.append(time.process_time())
+        costs.append(tuple(np.diff(at_s) / values.nbytes * 1e9))
+    return costs[1:]  # the first touches fresh memory
+
+
+def codecs() -> None:
+    values = np.random.default_rng(1).standard_normal(PAYLOAD_BYTES, dtype=np.float32)
+    library = codec.LIBRARY
+    for name in CODECS:
+        for path, found, turns in (("compiled", library, TURNS), ("numpy", None, 1)):
+            if path == "numpy" or library is not None:
+                codec.LIBRARY = found
+                copy, *costs = (
+                    statistics.median(x) for x in zip(*of_codec(name, values, turns), strict=True)
+                )
+                shown = ", ".join(
+                    f"{what} {cost:5.2f} ({cost / copy:4.1f})"
+                    for what, cost in zip(("write", "read", "write + residual"), costs, strict=True)
+                )
+                print(f"{path:8} {name:8} {shown} CPU-s per GB of float32 (times memcpy)")
+    codec.LIBRARY = library
+
+
 def main() -> None:
     layout = PayloadLayout([("payload", PAYLOAD_BYTES // 4)])
     paths = {"numpy": NUMPY}
@@ -61,6 +100,7 @@ def main() -> None:
         for what, values in zip(("compose", "place"), zip(*cost, strict=True), strict=True):
             middle, least = statistics.median(values), min(values)
             print(f"{name:8} {order:8} {what:7} {middle:5.2f} ({least:.2f}) CPU-s per GB")
+    codecs()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-DRIVER = Path(__file__).with_name("native.c")
+DRIVER, OF_CODECS = (Path(__file__).with_name(name) for name in ("native.c", "codecs.c"))
 SOURCE = DRIVER.parents[2] / "testbed/transport/native/batches.c"
 FLAGS = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
@@ -20,9 +20,9 @@ def compiler():
     return compiler
 
 
-def build(compiler, folder, source):
+def build(compiler, folder, source, driver=DRIVER):
     program = folder / "native"
-    command = [compiler, *FLAGS, f"-I{source.parent}", str(DRIVER), "-lm", "-o", str(program)]
+    command = [compiler, *FLAGS, f"-I{source.parent}", str(driver), "-lm", "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if (done.returncode and "sanitize" in done.stderr) or "lasan" in done.stderr:
         pytest.skip("the compiler has no sanitizers")
@@ -39,6 +39,13 @@ def fuzz(program, seconds):
 @pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.long)])
 def test_no_count_and_no_datagram_leads_beyond_a_buffer(compiler, tmp_path, seconds):
     done = fuzz(build(compiler, tmp_path, SOURCE), seconds)
+    assert done.returncode == 0, done.stderr[:3000]
+    assert int(done.stdout) > 500 * seconds
+
+
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.long)])
+def test_no_codec_reads_or_writes_beyond_values_and_chunks(compiler, tmp_path, seconds):
+    done = fuzz(build(compiler, tmp_path, SOURCE, OF_CODECS), seconds)
     assert done.returncode == 0, done.stderr[:3000]
     assert int(done.stdout) > 500 * seconds
 

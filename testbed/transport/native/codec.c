@@ -110,15 +110,18 @@ INLINE float from_float16(uint16_t half)
     EACH_PROCESSOR static void write_##codec(const struct payload *it)                           \
     {                                                                                            \
         uint16_t *halves = (uint16_t *)it->rows;                                                 \
+        const float *values = it->values;                                                        \
         for (int64_t i = 0; i < it->elements; i++)                                               \
-            halves[i] = to_##codec(it->values[i]);                                               \
+            halves[i] = to_##codec(values[i]);                                                   \
     }                                                                                            \
     EACH_PROCESSOR static void lose_##codec(const struct payload *it)                            \
     {                                                                                            \
+        const uint16_t *halves = (const uint16_t *)it->rows;                                     \
+        const float *values = it->values;                                                        \
+        float *residual = it->residual;                                                          \
         for (int64_t i = 0; i < it->elements; i++) {                                             \
-            float value = it->values[i];                                                         \
-            float lost = value - from_##codec(to_##codec(value));                                \
-            it->residual[i] = (bits_of(value) & 0x7fffffff) < INFINITE ? lost : 0.0f;            \
+            float lost = values[i] - from_##codec(halves[i]);                                    \
+            residual[i] = (bits_of(values[i]) & 0x7fffffff) < INFINITE ? lost : 0.0f;            \
         }                                                                                        \
     }                                                                                            \
     EACH_PROCESSOR static void read_##codec(const uint8_t *row, float *values, int64_t count)    \
@@ -241,46 +244,50 @@ static void write_whole(const struct payload *it, int64_t first, int64_t count, 
 
 /* one-bit: the mean of the elements above 0, that of the others, and a bit for each. */
 
-static double sum_of(const double lanes[LANES])
+typedef double lanes __attribute__((vector_size(8 * LANES)));
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t words __attribute__((vector_size(4 * LANES)));
+
+INLINE double sum_of(lanes it)
 {
-    return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
-           ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+    return ((it[0] + it[1]) + (it[2] + it[3])) + ((it[4] + it[5]) + (it[6] + it[7]));
 }
 
 /* Adds every eighth value to the same lane, in double precision. */
-EACH_PROCESSOR static int64_t mean_group(const float *values, int64_t count, float means[2])
+INLINE void mean_group(const float *values, int64_t count, int64_t positive, float means[2])
 {
-    double above[LANES] = {0}, other[LANES] = {0};
-    int64_t positive = 0, i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (int lane = 0; lane < LANES; lane++) {
-            float value = values[i + lane];
-            above[lane] += value > 0 ? value : 0.0f;
-            other[lane] += value > 0 ? 0.0f : value;
-            positive += value > 0;
-        }
-    for (int lane = 0; i < count; i++, lane++) {
-        above[lane] += values[i] > 0 ? values[i] : 0.0f;
-        other[lane] += values[i] > 0 ? 0.0f : values[i];
-        positive += values[i] > 0;
+    lanes above = {0}, other = {0};
+    for (int64_t i = 0; i < count; i += LANES) {
+        floats some = {0};
+        memcpy(&some, values + i, (size_t)(count - i < LANES ? count - i : LANES) * sizeof(float));
+        words chosen = some > 0.0f;
+        above += __builtin_convertvector((floats)((words)some & chosen), lanes);
+        other += __builtin_convertvector((floats)((words)some & ~chosen), lanes);
     }
     means[0] = (float)(sum_of(above) / (double)(positive ? positive : 1));
     means[1] = (float)(sum_of(other) / (double)(count > positive ? count - positive : 1));
-    return positive;
 }
 
 EACH_PROCESSOR static void write_group(const float *values, int64_t count, uint8_t *at, float *residual)
 {
+    uint8_t above[GROUP] = {0};
     float means[2];
-    mean_group(values, count, means);
+    int64_t positive = 0;
+    for (int64_t i = 0; i < count; i++) {
+        above[i] = values[i] > 0;
+        positive += above[i];
+    }
+    mean_group(values, count, positive, means);
     int odd = largest(values, count) >= INFINITE;
     if (odd)
         means[0] = means[1] = float_of(NOT_A_NUMBER);
     memcpy(at, means, sizeof means);
     at += sizeof means;
-    memset(at, 0, (size_t)(count + 7) / 8);
-    for (int64_t i = 0; i < count; i++)
-        at[i / 8] |= (uint8_t)((values[i] > 0) << (i & 7));
+    for (int64_t i = 0; i < count; i += 8) { /* the product has a bit of each byte in its highest */
+        uint64_t bytes;
+        memcpy(&bytes, above + i, sizeof bytes);
+        at[i / 8] = (uint8_t)(bytes * 0x0102040810204080 >> 56);
+    }
     for (int64_t i = 0; residual && i < count; i++)
         residual[i] = odd ? 0.0f : values[i] - (values[i] > 0 ? means[0] : means[1]);
 }
