@@ -8,7 +8,7 @@
 -- The formats are those of testbed/transport: wire.py, messages.py and hedging.py. Other ports are
 -- chosen in Wireshark with "Decode As". Over TLS the control connection shows as what it is: not readable.
 
-local VERSION = 4
+local VERSION = 5
 local HEADER_BYTES, DATA_HEADER_BYTES, HEDGE_HEADER_BYTES = 12, 16, 24
 local CONTROL_PORT, DATA_PORTS = 46999, "47000-47999"
 local TYPES = {
@@ -16,6 +16,7 @@ local TYPES = {
   [8] = "ACK", [9] = "LATE_BITMAP", [10] = "READY", [11] = "HOLD", [12] = "PING", [13] = "PONG", [14] = "FAILED",
   [15] = "ENERGY",
 }
+local CODECS = { [0] = "float32", [1] = "bfloat16", [2] = "float16", [3] = "int8", [4] = "int4", [5] = "one-bit" }
 local OF_A_TRANSFER = { PROBE = 1, BITMAP = 1, STOP = 1, ACK = 1, LATE_BITMAP = 1, HOLD = 1, ENERGY = 1 }
 local NO_ECHO = 65535
 
@@ -59,6 +60,7 @@ local c = {
   data_port = ProtoField.uint16("bl_control.data_port", "Data port", base.DEC),
   name = ProtoField.string("bl_control.name", "Name", base.UNICODE),
   terms = ProtoField.string("bl_control.terms", "Terms", base.UNICODE),
+  codec = ProtoField.uint8("bl_control.codec", "Codec", base.DEC, CODECS),
   layout = ProtoField.bytes("bl_control.layout", "Layout"),
   key = ProtoField.bytes("bl_control.key", "Key"),
   reason = ProtoField.string("bl_control.reason", "Reason", base.UNICODE),
@@ -158,6 +160,7 @@ local BODIES = {
     if body:len() < rest then return nil, true end
     if name > 0 then tree:add_packet_field(c.name, body(10, name), ENC_UTF_8) end
     if terms > 0 then tree:add_packet_field(c.terms, body(10 + name, terms), ENC_UTF_8) end
+    if body:len() > rest + 4 then tree:add(c.codec, body(rest + 4, 1)) end
     if body:len() > rest then tree:add(c.layout, body(rest)) end
     return name > 0 and body(10, name):string(ENC_UTF_8) or nil
   end },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from scapy.utils import PcapReader
 
 from testbed.capture.layers import Control, Datagram, HedgeLayer, PortRange
 from testbed.shared.input_error import InputError
-from testbed.transport import EndpointConfig, Leg
-from testbed.transport.messages import HELLO, VERSION, MessageType
+from testbed.transport import EndpointConfig, Leg, PayloadLayout, ProtocolError
+from testbed.transport.messages import HELLO, VERSION, Hello, MessageType
 from testbed.transport.wire import DATA_PORTS
 
 _OF_A_TRANSFER = {
@@ -111,10 +112,18 @@ def _is_data(segment: Packet) -> bool:
     return is_ours and len(segment.payload) > 0
 
 
+def _codec(hello: bytes) -> str:
+    """Names the codec of a HELLO's layout; empty where it has none that can be read."""
+    with suppress(ProtocolError):
+        return PayloadLayout.decode(Hello.parse(hello).layout).codec
+    return ""
+
+
 def _messages(
     message: Packet, time_s: float, ends: tuple[str, str], names: dict[str, str]
 ) -> Iterator[Row]:
     while isinstance(message, Control):
+        codec = ""
         if message.version != VERSION or message.reserved:
             yield Row(time_s, *ends, None, f"{len(message)} bytes within a message")
             return
@@ -124,9 +133,11 @@ def _messages(
             # From the network: nothing that a terminal would interpret.
             names[ends[0]] = "".join(sign if sign.isprintable() else "?" for sign in peer[:64])
             names.setdefault(ends[1], "server")
+            codec = _codec(message.body)
         is_ours = message.type in set(MessageType)
         name = MessageType(message.type).name if is_ours else f"type {message.type}"
         what = f"{name}, {message.length} bytes" if message.length else name
+        what += f", codec {codec}" if codec else ""
         transfer = message.transfer if message.type in _OF_A_TRANSFER else None
         yield Row(time_s, *ends, transfer, what)
         message = message.payload

@@ -22,7 +22,7 @@ class Outgoing:
             memory.rounded = layout.plain.new_buffer()
 
     def payload(self, gradient: Buffer, transfer: int) -> Buffer:
-        """What is to travel for a gradient; neither may change before the transfer ends."""
+        """Returns what is to travel for a gradient; neither may change before the transfer ends."""
         values = payload_of(self.memory, gradient)
         if self._buffer is None:
             return values

@@ -50,11 +50,11 @@ class Codec(ABC):
     bits: int  # of an element
 
     def elements(self, chunk_bytes: int) -> int:
-        """How many elements a chunk of so many bytes holds; 0 or less: it is too short."""
+        """Elements of a chunk of so many bytes; 0 or less: it is too short."""
         return (chunk_bytes - self.head_bytes) * 8 // self.bits
 
     def length(self, elements: int) -> int:
-        """How many bytes a chunk with so many elements takes."""
+        """Bytes that a chunk with so many elements takes."""
         return self.head_bytes + -(-elements * self.bits // 8)
 
     @abstractmethod
@@ -67,6 +67,8 @@ class Codec(ABC):
 
 
 class Float32(Codec):
+    """The values as they are."""
+
     code, bits = 0, 32
 
     def encode(self, values: Vector, first: int, keys: Keys) -> Rows:
@@ -77,6 +79,8 @@ class Float32(Codec):
 
 
 class BFloat16(Codec):
+    """Half of the bits, with the range of float32: rounded to the nearest, ties to even."""
+
     code, bits = 1, 16
 
     def encode(self, values: Vector, first: int, keys: Keys) -> Rows:
@@ -95,6 +99,8 @@ class BFloat16(Codec):
 
 
 class Float16(Codec):
+    """Half of the bits, up to 65504 in size: rounded to the nearest, ties to even."""
+
     code, bits = 2, 16
     largest = np.float32(65504)
 
@@ -157,6 +163,8 @@ class _Whole(Codec):
 
 
 class Int8(_Whole):
+    """A scale for each chunk, and whole numbers up to 127 in size, rounded by chance."""
+
     code, bits, most = 3, 8, 127
 
     def pack(self, whole: NDArray[np.int8]) -> Rows:
@@ -167,6 +175,8 @@ class Int8(_Whole):
 
 
 class Int4(_Whole):
+    """A scale for each chunk, and whole numbers up to 7 in size, rounded by chance."""
+
     code, bits, most = 4, 4, 7
 
     def pack(self, whole: NDArray[np.int8]) -> Rows:
@@ -181,7 +191,7 @@ class Int4(_Whole):
 
 
 class OneBit(Codec):
-    """The mean of a group's elements above 0, that of the others, and which each one is.
+    """A bit for each element: which of two means of 384 it is, that above 0 or the others'.
 
     As 1-bit SGD (Seide et al., Interspeech 2014) has it for the columns of a matrix. Means are
     summed in double precision, every eighth element by itself: C does it in the same order.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from testbed.transport.errors import ProtocolError
 from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
 
-VERSION = 4  # not 3, which TLS has in the same place: it would take ours for a record of its own
+VERSION = 5  # not 3, which TLS has in the same place: it would take ours for a record of its own
 HEADER = struct.Struct("!BBHII")
 HEADER_BYTES = HEADER.size
 # Ethernet, IPv4 and TCP headers with the timestamp option. With TCP_NODELAY a message travels in

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from testbed.transport import EndpointConfig, hedging, messages, wire
+from testbed.transport import EndpointConfig, PayloadLayout, hedging, messages, wire
+from testbed.transport.codec import CODECS
 from testbed.transport.hedging import Hedge
 from testbed.transport.messages import (
     PASS,
@@ -50,14 +51,15 @@ def _ack(arrived: tuple[int, ...], echo: int | None, *, at_once: bool) -> Contro
     ).message(9)
 
 
-_HELLO = Hello(session=SESSION, name="worker-é", data_port=47003, terms="v1", layout=b"\x01\x02")
+_LAYOUT = PayloadLayout([("w", 5)], codec="int4").encode()
+_HELLO = Hello(session=SESSION, name="worker-é", data_port=47003, terms="v1", layout=_LAYOUT)
 _KEY = bytes(range(messages.KEY_BYTES))
 # A message and what the dissector says of its body; every type stands here at least once.
 MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
     (
         _HELLO.message(),
         {"session": "0x05e55104", "data_port": "47003", "name": "worker-é", "terms": "v1"}
-        | {"layout": "01:02"},
+        | {"codec": "4", "layout": _LAYOUT.hex(":")},
     ),
     (
         Welcome(session=SESSION, data_port=47003, key=_KEY).message(),
@@ -128,6 +130,8 @@ def _messages(packets: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def test_the_script_has_the_transports_own_constants():
     script = SCRIPT.read_text(encoding="utf-8")
     types = {int(code): name for code, name in re.findall(r'\[(\d+)\] = "([A-Z_]+)"', script)}
+    codecs = ", ".join(f'[{CODECS.create(name).code}] = "{name}"' for name in CODECS)
+    assert f"local CODECS = {{ {codecs} }}\n" in script
     assert types == {kind.value: kind.name for kind in MessageType}
     assert f"VERSION = {messages.VERSION}\n" in script
     names = "HEADER_BYTES, DATA_HEADER_BYTES, HEDGE_HEADER_BYTES"
