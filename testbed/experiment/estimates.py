@@ -108,11 +108,11 @@ class Prediction:
         return self._rounds * (self._compute_s + self.communication_s) + again_s
 
     def _needed_bytes(self, leg: Leg) -> float:
-        compression, sent = compression_of(self._run.protocol), 1.0
+        compression, sent = compression_of(self._run.protocol), self._run.protocol.keep
         if compression is not None:
             whole_bytes = self.layout.chunk_count * self.layout.chunk_bytes
             sent = compression.size(self.layout) / whole_bytes
-        return (sent - self._tolerance(leg)) * self._whole_bytes
+        return sent * (1 - self._tolerance(leg)) * self._whole_bytes
 
     def _tolerance(self, leg: Leg) -> float:
         return self._run.protocol.policy(leg).tolerance(critical=False)

@@ -24,7 +24,7 @@ from testbed.transport.native.fast_path import FAST_PATH
 from testbed.transport.net.carriers import DataSockets, connection_settings, sending_path
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.endpoint import Handle
-from testbed.transport.net.tcp import HEAD_BYTES, Selection, compression_of
+from testbed.transport.net.tcp import HEAD_BYTES, Selected, compression_of
 from testbed.transport.order import Arranger
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.settings import ConnectionSettings
@@ -142,7 +142,7 @@ class World:
 class Compressed:
     """A compressed payload's stream, as `net.tcp` has it: a frame's head and a block, in chunks."""
 
-    def __init__(self, compression: Selection, whole: PayloadLayout) -> None:
+    def __init__(self, compression: Selected, whole: PayloadLayout) -> None:
         self._compression, self._whole = compression, whole
         self._block = slice(HEAD_BYTES, HEAD_BYTES + compression.size(whole))
         elements = -(-self._block.stop // ELEMENT_BYTES)

@@ -57,6 +57,24 @@ def energies(rows: NDArray[np.uint8], layout: PayloadLayout) -> NDArray[np.float
     return energy
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The part `keep` of a payload's chunks, at least one: those with the most energy."""
+
+    keep: float
+
+    def count(self, layout: PayloadLayout) -> int:
+        return max(1, math.ceil(self.keep * layout.chunk_count))
+
+    def chosen(self, layout: PayloadLayout, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Returns which chunks, shape (chunk_count,): what is no number first, then by energy."""
+        energy = energies(rows, layout)
+        energy[~np.isfinite(energy)] = np.inf
+        chosen = np.zeros(layout.chunk_count, dtype=np.bool_)
+        chosen[np.argsort(-energy, kind="stable")[: self.count(layout)]] = True
+        return chosen
+
+
 def by_tensor(
     energy: NDArray[np.float64], rows: NDArray[np.uint8], layout: PayloadLayout
 ) -> NDArray[np.float64]:
@@ -163,7 +181,7 @@ class BoundedEnergy(NamedPolicy):
         return 1 - self.share
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
-        return lambda layout: EnergyRule(layout=layout, policy=self)
+        return lambda layout: EnergyRule(policy=self)
 
 
 class EnergyRule(StopRule):
@@ -171,9 +189,8 @@ class EnergyRule(StopRule):
 
     needs_slowest = True
 
-    def __init__(self, *, layout: PayloadLayout, policy: BoundedEnergy) -> None:
+    def __init__(self, *, policy: BoundedEnergy) -> None:
         self._policy = policy
-        self._chunk_count = layout.chunk_count
         self._late_s = math.inf
         self._has_read = False
 
@@ -189,7 +206,7 @@ class EnergyRule(StopRule):
 
     def missing(self, progress: Progress) -> int:
         if not self._has_levels(progress):
-            return self._chunk_count - progress.received_count
+            return progress.expected_count - progress.received_count
         if not self._is_late(progress):
             lacking = self._lacking(progress, self._needed)
             return max(lacking, self._fewest - progress.received_count)

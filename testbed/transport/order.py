@@ -45,12 +45,13 @@ class OrderContext:
 class Arranger:
     """Arranges the chunks of one payload, in all passes of its transfer.
 
-    `permutation` has each chunk's number once, in the order of sending.
+    `permutation` has the number of each chunk that is sent at all, once, in the order of sending.
 
     Attributes:
         energy_levels: of each chunk, as `chunk_energy` has it; None: the receiver is not told.
         needed: so many chunks, the first in the order, are probably all that the receiver needs.
-        urgent: which chunks a repair may send again before they are known to be lost.
+        urgent: which chunks a repair may send again before they are known to be lost, shape
+            (chunk_count,).
         protected: which chunks switches are to drop last; or None.
     """
 
@@ -70,17 +71,37 @@ class Arranger:
 
     def __call__(self, missing: NDArray[np.int64]) -> NDArray[np.int64]:
         """Puts ascending chunk numbers in the order of sending."""
-        if len(missing) == len(self._permutation):
+        if len(missing) == len(self.urgent):
             return self._permutation
-        is_missing = np.zeros(len(self._permutation), dtype=np.bool_)
+        is_missing = np.zeros(len(self.urgent), dtype=np.bool_)
         is_missing[missing] = True
         return self._permutation[is_missing[self._permutation]]
+
+    @property
+    def count(self) -> int:
+        """So many chunks are sent at all."""
+        return len(self._permutation)
+
+    def only(self, chosen: NDArray[np.bool_]) -> "Arranger":
+        """Returns one that sends none but the chosen chunks; others have no energy."""
+        permutation, levels = self._permutation[chosen[self._permutation]], self.energy_levels
+        return Arranger(
+            permutation,
+            None if levels is None else levels * chosen,
+            min(self.needed, len(permutation)),
+            self.urgent & chosen,
+            self.protected,
+        )
 
 
 class ChunkOrder(ABC):
     """Arranges chunks for sending. It has no state; one object serves all transfers and peers."""
 
     sends_energy = False  # whether the receiver is told the energy of chunks
+
+    def count(self, layout: PayloadLayout) -> int:
+        """Returns how many of a payload's chunks are sent at all; equal on both sides."""
+        return layout.chunk_count
 
     @abstractmethod
     def permutation(self, context: OrderContext) -> NDArray[np.int64]:
@@ -312,8 +333,30 @@ class MarkedOrder(ChunkOrder):
         return Arranger(ordered[np.argsort(place, kind="stable")], protected=protected)
 
 
-def sending_order(order: str, marks: str, *, seed: int) -> ChunkOrder:
-    """The order of these names, whose chunks have classes where there are marks."""
-    plain = ORDERS.create(order, seed=seed)
-    kind = MARKS.create(marks)
-    return plain if kind is None else MarkedOrder(plain, kind)
+@dataclass(frozen=True)
+class SelectedOrder(ChunkOrder):
+    """An order of the chunks that a selection chooses; others are not sent."""
+
+    order: ChunkOrder
+    selection: chunk_energy.Selection
+    sends_energy: bool = False
+
+    def permutation(self, context: OrderContext) -> NDArray[np.int64]:
+        return self.order.permutation(context)
+
+    def count(self, layout: PayloadLayout) -> int:
+        return self.selection.count(layout)
+
+    def arranger(self, context: OrderContext) -> Arranger:
+        chosen = self.selection.chosen(context.layout, context.rows)
+        return self.order.arranger(context).only(chosen)
+
+
+def sending_order(order: str, marks: str, keep: float, *, seed: int) -> ChunkOrder:
+    """The order of these names, with classes where there are marks, of the part `keep`."""
+    arranged = ORDERS.create(order, seed=seed)
+    if (kind := MARKS.create(marks)) is not None:
+        arranged = MarkedOrder(arranged, kind)
+    if keep == 1:
+        return arranged
+    return SelectedOrder(arranged, chunk_energy.Selection(keep), arranged.sends_energy)

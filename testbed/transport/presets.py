@@ -74,15 +74,10 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
 
 
 _BY_ITSELF = "kernel TCP has its own way of repair and order, and no marks: leave it out"
-# By carrier, which settings say nothing there, and why.
-_SENSELESS: Mapping[str, Mapping[str, str]] = {
-    "tcp": {
-        **dict.fromkeys(("repair", "order", "marks"), _BY_ITSELF),
-        "control": "it hurries the control messages of our own transport: leave it out",
-    },
-    "udp": {
-        "keep": "our own transport sends all chunks: leave it out, or choose the carrier tcp",
-    },
+# What says nothing with the carrier `tcp`, and why.
+_SENSELESS: Mapping[str, str] = {
+    **dict.fromkeys(("repair", "order", "marks"), _BY_ITSELF),
+    "control": "it hurries the control messages of our own transport: leave it out",
 }
 _CHOICES = {
     "carrier": ("udp", "tcp"),
@@ -129,8 +124,8 @@ class ProtocolConfig:
             `hedged`: so, too, and while that is slow also in datagrams; see `hedging`.
         marks: which chunks switches are to drop last, where queues know that
             (`priority_queue_bytes` in a lab's topology); `udp` only.
-        keep: the part of a payload's chunks that is sent at all, those with the most energy; `tcp`
-            only.
+        keep: the part of a payload's chunks that is sent at all, those with the most energy. A
+            fraction that may be missing is one of these; bounds of tensors count others, too.
         codec: an entry of CODECS: how chunks hold the values. The layout has the same.
 
     For `udp` the constructor takes repair, order, marks and congestion control as texts,
@@ -164,15 +159,15 @@ class ProtocolConfig:
             key = leg.name.lower()
             with _named(key):
                 object.__setattr__(self, key, as_policy(getattr(self, key)))
-        for key, why in _SENSELESS[self.carrier].items():
-            if (value := getattr(self, key)) != type(self).__dataclass_fields__[key].default:
-                raise ValueError(f"{key} is {shown(value)}; {why}")
         if self.carrier == "tcp":
             self._check_tcp()
         else:
             self._check_udp()
 
     def _check_tcp(self) -> None:
+        for key, why in _SENSELESS.items():
+            if (value := getattr(self, key)) != type(self).__dataclass_fields__[key].default:
+                raise ValueError(f"{key} is {shown(value)}; {why}")
         for leg in Leg:
             if self.policy(leg) != Fixed(0):
                 key = leg.name.lower()

@@ -104,6 +104,7 @@ class Receiver:
         self._times = times or TransferTimes(settings.slowest)
         self.progress = Progress(
             received=self.received,
+            expected_count=settings.order.count(layout),
             now_s=now_s,
             recent=self._times.recent,
             earliest=self._times.earliest,
@@ -205,7 +206,7 @@ class Receiver:
         if self._rule is None or self.stopped:
             return 0
         missing = int(self._rule.missing(self.progress) or 0)
-        return min(missing, self._layout.chunk_count - self.received_count)
+        return min(missing, self.progress.expected_count - self.received_count)
 
     @property
     def silence(self) -> SilenceBudget:
@@ -227,7 +228,7 @@ class Receiver:
             return
         progress = self.progress
         progress.round_trip_s = self._times.round_trip_s
-        complete = self.received_count == self._layout.chunk_count
+        complete = self.received_count >= progress.expected_count
         if complete or self._rule.satisfied(progress):
             self.stopped = True
             # Only the first STOP carries the bitmap; the sender has it from there.

@@ -158,7 +158,7 @@ class Sender:
         self.stall = Stall(now_s)
         self.held = False  # whether the receiver has not asked for this transfer yet
         self.attentive = True  # False while messages come that waited for an unknown time
-        path.pacer.fit(layout.chunk_count)
+        path.pacer.fit(arranger.count)
         path.begin(self._repair, now_s)
 
     @property

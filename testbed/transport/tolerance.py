@@ -27,6 +27,7 @@ class Progress:
 
     Attributes:
         received, received_count: which chunks have arrived, shape (chunk_count,), and how many.
+        expected_count: how many the sender sends: all, or those that it selects.
         now_s: the present time.
         first_arrival_s, last_arrival_s: when the first and the latest new chunk arrived; or None.
         probes: how many passes the sender has ended; without passes, how many PROBEs arrived.
@@ -43,6 +44,7 @@ class Progress:
 
     received: NDArray[np.bool_]
     received_count: int = 0
+    expected_count: int
     now_s: float
     first_arrival_s: float | None = None
     last_arrival_s: float | None = None
@@ -101,20 +103,22 @@ class TolerancePolicy(ABC):
     def stop_rule(self, critical: bool) -> StopRuleFactory:
         """Returns the factory of stop rules for transfers in this phase."""
         tolerance = self.tolerance(critical)
-        return lambda layout: FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
+        return lambda layout: FractionRule(tolerance)
 
 
 class FractionRule(StopRule):
-    """Stops once received / all chunks >= 1 - P (DBLP, arXiv 2605.01989; before it MLT)."""
+    """Stops once received / expected chunks >= 1 - P (DBLP, arXiv 2605.01989; before it MLT)."""
 
-    def __init__(self, *, chunk_count: int, tolerance: float) -> None:
-        self.required = required_chunks(chunk_count, tolerance)
+    def __init__(self, tolerance: float) -> None:
+        check_tolerance(tolerance)
+        self._tolerance = tolerance
 
     def satisfied(self, progress: Progress) -> bool:
-        return progress.received_count >= self.required
+        return self.missing(progress) <= 0
 
     def missing(self, progress: Progress) -> int:
-        return self.required - progress.received_count
+        required = required_chunks(progress.expected_count, self._tolerance)
+        return required - progress.received_count
 
 
 def check_tolerance(tolerance: float, name: str = "tolerance") -> None:
@@ -390,7 +394,6 @@ class EarlyCloseRule(StopRule):
     """Stops when the deadline has passed, the fraction has arrived, and `must` is complete."""
 
     def __init__(self, *, layout: PayloadLayout, policy: EarlyClose) -> None:
-        self._chunk_count = layout.chunk_count
         self._policy = policy
         self._limits: tuple[float, int] | None = None
         globs = policy.must.split(";") if policy.must else []
@@ -412,15 +415,15 @@ class EarlyCloseRule(StopRule):
         """Returns the deadline and the chunks that it asks for, fixed by the first chunk."""
         if self._limits is None:
             if progress.first_arrival_s is None:
-                return math.inf, self._chunk_count
+                return math.inf, progress.expected_count
             cut_off_s, tolerance = self._measured(progress)
-            required = required_chunks(self._chunk_count, tolerance)
+            required = required_chunks(progress.expected_count, tolerance)
             self._limits = progress.first_arrival_s + cut_off_s, required
         return self._limits
 
     def _measured(self, progress: Progress) -> tuple[float, float]:
         """Returns the cut-off time after the first chunk, and the tolerance from then on."""
-        policy, chunk_count = self._policy, self._chunk_count
+        policy, chunk_count = self._policy, progress.expected_count
         alike_s = [
             took_s * chunk_count / count
             for took_s, count in progress.recent
@@ -458,14 +461,14 @@ class QuickLossOnly(Fixed):
         vars(self).update(quiet_s=float(quiet_s))
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
-        return lambda layout: QuickLossRule(layout=layout, policy=self)
+        return lambda layout: QuickLossRule(policy=self)
 
 
 class QuickLossRule(StopRule):
     """Stops when the bound is kept and, since the last chunk, the sender asked or was silent."""
 
-    def __init__(self, *, layout: PayloadLayout, policy: QuickLossOnly) -> None:
-        self._required = required_chunks(layout.chunk_count, policy.fraction)
+    def __init__(self, *, policy: QuickLossOnly) -> None:
+        self._fraction = policy.fraction
         self._quiet_s = policy.quiet_s
         self._count = 0
         self._probes = 0  # the number of PROBEs when the last new chunk came
@@ -478,7 +481,8 @@ class QuickLossRule(StopRule):
         return quiet_s is not None and (asked or progress.now_s >= quiet_s)
 
     def deadline_s(self, progress: Progress) -> float | None:
-        if progress.last_arrival_s is None or self._count < self._required:
+        required = required_chunks(progress.expected_count, self._fraction)
+        if progress.last_arrival_s is None or self._count < required:
             return None
         return progress.last_arrival_s + self._quiet_s
 
@@ -513,15 +517,14 @@ class TimeBound(NamedPolicy):
         return 0.0
 
     def stop_rule(self, critical: bool) -> StopRuleFactory:
-        return lambda layout: TimeBoundRule(layout=layout, policy=self)
+        return lambda layout: TimeBoundRule(policy=self)
 
 
 class TimeBoundRule(StopRule):
     """Stops at the earlier of the two times; in a warm-up transfer, at neither."""
 
-    def __init__(self, *, layout: PayloadLayout, policy: TimeBound) -> None:
+    def __init__(self, *, policy: TimeBound) -> None:
         self._policy = policy
-        self._chunk_count = layout.chunk_count
         self._ended_s: float | None = None  # when the sender had sent all
 
     def satisfied(self, progress: Progress) -> bool:
@@ -532,7 +535,7 @@ class TimeBoundRule(StopRule):
         # The first chunk starts the clock, so it must be noticed at once.
         if progress.first_arrival_s is None:
             return None
-        return self._chunk_count - progress.received_count
+        return progress.expected_count - progress.received_count
 
     def deadline_s(self, progress: Progress) -> float | None:
         if self._ended_s is None and progress.probes:

@@ -179,7 +179,7 @@ def test_a_share_is_that_of_the_last_hundred(percent):
 
 
 def test_a_patient_rule_is_the_other_one_until_the_time_is_over():
-    rule, began_s = UntilLate(FractionRule(chunk_count=4, tolerance=0)), 100.0
+    rule, began_s = UntilLate(FractionRule(0)), 100.0
 
     def progress(count, after_s):
         came = np.arange(4) < count

@@ -38,7 +38,7 @@ from testbed.transport.repair import REPAIRS
 from testbed.transport.repair.passes import PassesReceiver
 from testbed.transport.repair.selective import AcknowledgingReceiver, SelectiveSender
 from testbed.transport.settings import REMEMBERED, ConnectionSettings
-from testbed.transport.tolerance import FractionRule
+from testbed.transport.tolerance import FractionRule, required_chunks
 from testbed.transport.wire import (
     HEADER_BYTES,
     SEND_INDEX_MODULUS,
@@ -76,7 +76,7 @@ class Victim:
         """`opened`: whether they have joined; `posted`: how many transfers each has begun."""
         self.layout = PayloadLayout([("w", chunks * CHUNK // 4 - 1)], CHUNK)
         self.limits = body_limits(self.layout.chunk_count)
-        self._rule = FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
+        self._rule, self._tolerance = FractionRule(tolerance), tolerance
         self._settings = ConnectionSettings(
             session=SESSION,
             layout=self.layout,
@@ -174,7 +174,7 @@ class Victim:
                 received = event.report.received
                 assert received is not None
                 assert received.sum() == event.report.chunks_received
-                assert received.sum() >= self._rule.required
+                assert received.sum() >= required_chunks(len(received), self._tolerance)
                 rows = self.layout.rows(self.into.pop(event.transfer))
                 assert not rows[~received].any()
                 self.arrived += int(received.sum())

@@ -24,7 +24,7 @@ class Parties:
         link_up(self.worker, self.server)
 
     def receive(self, number, into, *, tolerance):
-        rule = FractionRule(chunk_count=self.layout.chunk_count, tolerance=tolerance)
+        rule = FractionRule(tolerance)
         self.server.catch_up()
         self.server.connection.post_receive(number, rule, into, self.simulation.now_s)
         self.server.work()

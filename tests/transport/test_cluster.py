@@ -78,7 +78,7 @@ def test_a_worker_that_joins_again_goes_on_with_the_next_transfer():
     cluster.connect("a")
     cluster.simulation.run()
     now_s, into, payload = cluster.simulation.now_s, layout.new_buffer(), random_payload(layout, 2)
-    rule = FractionRule(chunk_count=40, tolerance=0.0)
+    rule = FractionRule(0.0)
     cluster.servers["a"].connection.post_receive(2, rule, into, now_s)
     cluster.workers["a"].connection.post_send(2, payload, now_s)
     cluster.workers["a"].work()
@@ -208,7 +208,7 @@ def run_schedule(schedule):
 
     def receive(number):
         buffers[number] = layout.new_buffer()
-        rule = FractionRule(chunk_count=layout.chunk_count, tolerance=schedule["tolerance"])
+        rule = FractionRule(schedule["tolerance"])
         if server.connection.lost is None:
             server.connection.post_receive(number, rule, buffers[number], simulation.now_s)
             server.work()

@@ -184,7 +184,7 @@ def test_only_a_rule_that_says_what_is_missing_lets_arrivals_gather():
         def satisfied(self, progress):
             return False
 
-    sender, receiver = sender_and_receiver(FractionRule(chunk_count=40, tolerance=0.25))
+    sender, receiver = sender_and_receiver(FractionRule(0.25))
     receiver.on_datagrams(sender.offer(0.0)[:8], 0.0)
     assert receiver.missing == 22
     for now_s in range(4):

@@ -133,7 +133,7 @@ def test_a_server_that_ends_the_connection_is_quoted_and_not_answered(kind, word
 @pytest.mark.parametrize("early", [False, True])
 def test_a_read_only_buffer_is_refused_and_stays_as_it_was(fast_path, early):
     two = Two(fast_path=fast_path)
-    rule = FractionRule(chunk_count=100, tolerance=0)
+    rule = FractionRule(0)
     kept = two.layout.new_buffer().tobytes()
     two.send(0)
     two.run(until_s=1.0 if early else 0.0)

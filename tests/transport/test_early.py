@@ -140,7 +140,7 @@ def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
 def test_data_that_came_early_gives_no_sample_of_the_round_trip():
     two = Two(repair="selective")
     frames = all_frames(two.layout, number=0)
-    rule = FractionRule(chunk_count=two.layout.chunk_count, tolerance=0.0)
+    rule = FractionRule(0.0)
     incoming = two.server.connection.incoming
     two.server.connection.on_datagrams(frames[:5], 0.0)
     incoming.post(0, rule, two.layout.new_buffer(), 1.0)

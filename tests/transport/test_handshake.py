@@ -218,6 +218,7 @@ def of(control):
             {"protocol": preset("top-k", keep=0.2)},
             r"keeping 0\.1 of .* keeping 0\.2 of the chunks",
         ),
+        ({"protocol": preset("none", keep=0.5)}, {}, r"datagrams, keeping 0\.5 of the chunks"),
     ],
 )
 def test_sides_that_differ_do_not_join_and_hear_why(server, worker, named):

@@ -167,4 +167,4 @@ def test_marks_are_a_setting_of_protocols_that_others_need_not_have():
     described = preset("mlt-marked").describe()
     assert described.pop("marks") == "layer-and-magnitude"
     assert described == preset("mlt", name="mlt-marked").describe()
-    assert isinstance(sending_order("in-order", "none", seed=0), InOrder)
+    assert isinstance(sending_order("in-order", "none", 1.0, seed=0), InOrder)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from testbed.transport import SendingPath
+from testbed.transport.chunk_energy import Selection
 from testbed.transport.messages import ControlMessage
+from testbed.transport.order import sending_order
 from testbed.transport.repair import REPAIRS
 from testbed.transport.tolerance import required_chunks
 from tests.transport.virtual import Recorder, layout_of, new_receiver, new_sender, random_payload
@@ -24,22 +26,26 @@ class Repairs(RuleBasedStateMachine):
         name=st.sampled_from(list(REPAIRS)),
         chunks=st.integers(1, 30),
         tolerance=st.sampled_from([0.0, 0.1, 0.5]),
+        keep=st.sampled_from([1.0, 0.5, 0.1]),
         window=st.sampled_from([0.0, 3 * _WIRE_BYTES, float("inf")]),
         rate_bps=st.sampled_from([float("inf"), 1e6]),
     )
-    def begin(self, name, chunks, tolerance, window, rate_bps):
+    def begin(self, name, chunks, tolerance, keep, window, rate_bps):
         layout = layout_of(chunks, last_elements=2)
         self.now_s = 0.0
-        self.required = required_chunks(chunks, tolerance)
         self.control = Recorder(rate_bps=rate_bps, window_bytes=window)
         self.limit = 1 if not window else window // _WIRE_BYTES
         self.sent_rows = layout.rows(random_payload(layout, chunks))
+        selection, order = Selection(keep), sending_order("shuffled", "none", keep, seed=1)
+        self.chosen = selection.chosen(layout, self.sent_rows)
+        self.required = required_chunks(selection.count(layout), tolerance)
         repair = REPAIRS.create(name)
         self.has_passes = repair.receiver(transfer=6, datagram_wire_bytes=100).has_passes
         path = SendingPath(congestion=self.control, chunk_bytes=16)
         payload = self.sent_rows.reshape(-1)
-        self.sender = new_sender(layout, payload=payload, repair=repair, path=path)
-        self.receiver, into = new_receiver(layout, tolerance=tolerance, repair=repair)
+        self.sender = new_sender(layout, payload=payload, repair=repair, path=path, order=order)
+        common = {"repair": repair, "order": order}
+        self.receiver, into = new_receiver(layout, tolerance=tolerance, **common)
         self.into = layout.rows(into)
         self.network: list[np.ndarray] = []
         self.to_receiver: deque[ControlMessage] = deque()
@@ -105,6 +111,7 @@ class Repairs(RuleBasedStateMachine):
         received = self.receiver.received
         assert np.array_equal(self.into[received], self.sent_rows[received])
         assert not self.into[~received].any()
+        assert not (received & ~self.chosen).any()
         assert self.receiver.received_count == int(received.sum())
 
     @invariant()
@@ -129,7 +136,8 @@ class Repairs(RuleBasedStateMachine):
             assert feedback.rtt_s is None or feedback.rtt_s >= 0
             assert feedback.newest_sent_s is None or feedback.newest_sent_s <= feedback.now_s
         if not self.has_passes:
-            assert not np.any(repair.scoreboard.arrived & ~self.receiver.received)
+            arrived = repair.scoreboard.arrived & self.chosen
+            assert not np.any(arrived & ~self.receiver.received)
 
     @invariant()
     def the_sender_never_waits_for_nothing(self):

@@ -11,7 +11,7 @@ from testbed.transport import PayloadLayout, PeerLost, open_endpoint, preset
 from testbed.transport.errors import ProtocolError
 from testbed.transport.messages import ControlParser, MessageType, body_limits, pack_bitmap
 from testbed.transport.net.tcp import (
-    Selection,
+    Selected,
     available_congestion_controls,
     check_congestion_control,
     get_congestion_control,
@@ -284,7 +284,7 @@ def test_a_bitmap_that_names_more_chunks_than_were_agreed_breaks_the_connection(
         chosen = np.ones(layout.chunk_count, dtype=bool)
         return chosen, memoryview(pack_bitmap(chosen) + payload.tobytes())
 
-    monkeypatch.setattr(Selection, "pack", pack)
+    monkeypatch.setattr(Selected, "pack", pack)
 
     buffer, payload = layout.new_buffer(), layout.new_buffer()
     reason, [other] = run_all(

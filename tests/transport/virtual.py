@@ -275,7 +275,7 @@ def transfer(
     sending.connection.post_send(number, payload, began_s)
     receiving.connection.post_receive(
         number,
-        rule or FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance),
+        rule or FractionRule(tolerance),
         into,
         max(began_s, listens_s),
     )
@@ -359,7 +359,7 @@ class Two:
     ) -> None:
         layout = layout or self.layout
         self.into[transfer] = layout.new_buffer()
-        rule = rule or FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
+        rule = rule or FractionRule(tolerance)
         now_s = self.simulation.now_s
         self.server.connection.post_receive(transfer, rule, self.into[transfer], now_s)
         self.server.work()
@@ -419,11 +419,11 @@ def new_sender(
     )
 
 
-def new_receiver(layout, *, tolerance=0.0, number=6, repair=None, **settings):
+def new_receiver(layout, *, tolerance=0.0, number=6, repair=None, order=None, **settings):
     into = layout.new_buffer()
-    rule = FractionRule(chunk_count=layout.chunk_count, tolerance=tolerance)
+    rule = FractionRule(tolerance)
     receiver = Receiver(
-        settings=settings_of(layout, repair),
+        settings=settings_of(layout, repair, order),
         transfer=number,
         into=into,
         now_s=0.0,
@@ -460,6 +460,7 @@ def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **fields
     return Progress(
         received=received,
         received_count=int(received.sum()),
+        expected_count=len(received),
         now_s=now_s,
         first_arrival_s=first_s,
         last_arrival_s=last_s,

@@ -45,11 +45,12 @@ DataSockets = Mapping[str, Any]
 
 def connection_settings(config: EndpointConfig) -> ConnectionSettings:
     protocol = config.protocol
+    keep = protocol.keep if protocol.carrier == "udp" else 1.0  # `tcp.Selected` selects
     return ConnectionSettings(
         session=config.session,
         layout=config.layout,
         repair=REPAIRS.create(protocol.repair),
-        order=sending_order(protocol.order, protocol.marks, seed=config.seed),
+        order=sending_order(protocol.order, protocol.marks, keep, seed=config.seed),
         peer_timeout_s=config.peer_timeout_s,
         late_s=config.late_s,
         transfers_in_flight=config.transfers_in_flight,

@@ -176,10 +176,10 @@ class EndpointConfig:
     def terms(self) -> str:
         """Says what must be equal on both sides besides the layout."""
         protocol = self.protocol
-        carried = ", tensor by tensor" if self.tensor_by_tensor else ""
+        carried = "" if protocol.keep == 1 else f", keeping {protocol.keep:g} of the chunks"
+        carried += ", tensor by tensor" if self.tensor_by_tensor else ""
         if protocol.carrier == "tcp":
-            part = "" if protocol.keep == 1 else f", keeping {protocol.keep:g} of the chunks"
-            return f"kernel TCP with {protocol.congestion_control}{part}{carried}"
+            return f"kernel TCP with {protocol.congestion_control}{carried}"
         # A receiver learns from its own how soon the sender's needs an answer.
         measured = "the path" if protocol.measures else "nothing"
         hedged = ", its control hedged" if protocol.control == "hedged" else ""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.transport import chunk_energy
+from testbed.transport.chunk_energy import Selection
 from testbed.transport.connection import Connection
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import TransferReport
@@ -38,24 +38,15 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Sends the part `keep` of the chunks, at least one: a bitmap, then those, ascending."""
-
-    keep: float
-
-    def count(self, layout: PayloadLayout) -> int:
-        return max(1, math.ceil(self.keep * layout.chunk_count))
+class Selected(Selection):
+    """Sends the chunks of a selection: a bitmap, then those, ascending."""
 
     def size(self, layout: PayloadLayout) -> int:
         return _bitmap_bytes(layout) + self.count(layout) * layout.chunk_bytes
 
     def pack(self, layout: PayloadLayout, payload: Buffer) -> tuple[Mask, memoryview]:
-        """Packs the chunks with the most energy, the first of equals."""
         rows = layout.rows(payload)
-        energy = chunk_energy.energies(rows, layout)
-        energy[~np.isfinite(energy)] = np.inf
-        chosen = np.zeros(layout.chunk_count, dtype=np.bool_)
-        chosen[np.argsort(-energy, kind="stable")[: self.count(layout)]] = True
+        chosen = self.chosen(layout, rows)
         block, bitmap = np.empty(self.size(layout), dtype=np.uint8), _bitmap_bytes(layout)
         block[:bitmap] = np.frombuffer(pack_bitmap(chosen), dtype=np.uint8)
         np.compress(chosen, rows, axis=0, out=block[bitmap:].reshape(-1, layout.chunk_bytes))
@@ -76,9 +67,9 @@ def _bitmap_bytes(layout: PayloadLayout) -> int:
     return -(-layout.chunk_count // 8)
 
 
-def compression_of(protocol: ProtocolConfig) -> Selection | None:
-    """Makes a protocol's selection of chunks; None where all travel."""
-    return None if protocol.keep == 1 else Selection(protocol.keep)
+def compression_of(protocol: ProtocolConfig) -> Selected | None:
+    """Makes a protocol's selection for kernel TCP; None where all chunks travel, or another way."""
+    return None if protocol.carrier != "tcp" or protocol.keep == 1 else Selected(protocol.keep)
 
 
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -396,7 +387,7 @@ class TcpConnection(Connection):
 
 class TcpData(DataChannel):
     def __init__(
-        self, connection: Connection, data: socket.socket, compression: Selection | None
+        self, connection: Connection, data: socket.socket, compression: Selected | None
     ) -> None:
         assert isinstance(connection.incoming, _TcpIncoming)
         assert isinstance(connection.outgoing, _TcpOutgoing)

@@ -136,7 +136,7 @@ class Repair(ABC):
     def sender(
         self, *, transfer: int, chunk_count: int, arrange: Arranger, estimates: PathEstimates
     ) -> SenderRepair:
-        """The sender's half; `arrange` puts ascending chunk numbers in the order of sending."""
+        """The sender's half; `arrange` has the order of sending, of those sent at all."""
 
     @abstractmethod
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> ReceiverRepair:

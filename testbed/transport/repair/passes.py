@@ -51,7 +51,7 @@ class PassesSender(SenderRepair):
         super().__init__()
         self._transfer = transfer
         self._known = np.zeros(chunk_count, dtype=np.bool_)  # to have arrived
-        self._known_count = 0
+        self._left = arrange.count  # not known to have arrived
         self._arrange = arrange
         self._walk_s = walk_s
         self._overlaps = overlaps
@@ -179,10 +179,10 @@ class PassesSender(SenderRepair):
         chunks = unpack_arrivals(message.body, len(self._known))
         if self._known[chunks].any():
             raise ProtocolError(f"{message.type.name} with a chunk that an earlier one named")
-        if self._known_count + len(chunks) == len(self._known):
+        if self._left <= len(chunks):
             raise ProtocolError(f"{message.type.name} without a gap; STOP was due")
         self._known[chunks] = True
-        self._known_count += len(chunks)
+        self._left -= len(chunks)
         return len(chunks)
 
 
@@ -261,9 +261,9 @@ class Passes(Repair):
         polls = np.arange(chunk_count + 1) // self.poll_every if self.poll_every else 0
         return np.append(walked, chunk_count) * self.walk_s_per_chunk + polls * self.poll_s
 
-    def sender(self, *, chunk_count: int, estimates: PathEstimates, **common: Any) -> PassesSender:
-        walk_s, overlaps = self.walk_s(chunk_count), self.overlaps
-        return PassesSender(chunk_count=chunk_count, walk_s=walk_s, overlaps=overlaps, **common)
+    def sender(self, *, arrange: Arranger, estimates: PathEstimates, **common: Any) -> PassesSender:
+        walk_s, overlaps = self.walk_s(arrange.count), self.overlaps
+        return PassesSender(arrange=arrange, walk_s=walk_s, overlaps=overlaps, **common)
 
     def receiver(self, *, transfer: int, datagram_wire_bytes: int) -> PassesReceiver:
         return PassesReceiver(transfer=transfer)

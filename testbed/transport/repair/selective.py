@@ -203,7 +203,7 @@ class SendQueue:
 
     def take(self, chunks: Chunks) -> None:
         """Removes these, wherever they wait."""
-        taken = np.zeros(len(self.all), dtype=np.bool_)
+        taken = np.zeros(int(self.all.max()) + 1, dtype=np.bool_)
         taken[chunks] = True
         self._lost, self._fresh, self.kept = (
             part[~taken[part]] for part in (self._lost, self._fresh, self.kept)
@@ -247,7 +247,9 @@ class SelectiveSender(SenderRepair):
         chunks = arrange(np.arange(chunk_count, dtype=np.int64))
         first = self.at_first(arrange)
         self._due = SendQueue(chunks, lost_first=self.lost_first, at_first=first)
-        self._missing = chunk_count  # chunks not known to have arrived
+        self.scoreboard.arrived[:] = True  # what is not sent at all is not missing
+        self.scoreboard.arrived[chunks] = False
+        self._missing = len(chunks)  # not known to have arrived
         self._settled = 0  # an answered PROBE named this many datagrams
         self._asked_at = 0
         self._requested_at = 0
@@ -448,8 +450,8 @@ class SelectiveSender(SenderRepair):
 
     def _start_over(self) -> None:
         """Sends all again: the ACKs name all chunks, yet no STOP has come."""
-        self.scoreboard.arrived[:] = False
-        self._missing = len(self.scoreboard.arrived)
+        self.scoreboard.arrived[self._due.all] = False
+        self._missing = len(self._due.all)
         self._due = SendQueue(self._due.all, lost_first=self.lost_first)
 
     def _round_trip_s(self, ack: Ack, now_s: float) -> float | None:

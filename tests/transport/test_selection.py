@@ -1,0 +1,180 @@
+"""Selection: the part `keep` of a payload's chunks is sent, those with the most energy."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from testbed.transport import PayloadLayout, open_endpoint, preset
+from testbed.transport.chunk_energy import MUST, Selection
+from testbed.transport.order import OrderContext, sending_order
+from testbed.transport.repair import REPAIRS
+from tests.shared.entries import every
+from tests.transport.loopback import in_thread, site
+from tests.transport.virtual import (
+    FixedRate,
+    Network,
+    Two,
+    layout_of,
+    random_payload,
+    reports,
+    transfer,
+)
+
+CHUNKS = 200
+ORDERS_AND_MARKS = [
+    ("in-order", "none"),
+    ("shuffled", "none"),
+    ("in-order", "layer-and-magnitude"),
+    ("by-energy:share=0.9", "none"),
+]
+
+
+def payload_of(layout, seed=1):
+    """Chunks that differ in energy by orders of magnitude."""
+    payload = random_payload(layout, seed)
+    factors = np.exp(np.random.default_rng(seed).standard_normal(layout.chunk_count))
+    layout.rows(payload).view("<f4")[:] *= factors.astype(np.float32)[:, np.newaxis]
+    return payload
+
+
+def lossy(share):
+    draws = np.random.default_rng(5)
+    return Network(survives=lambda sequence, nth: draws.random() >= share)
+
+
+def chosen_of(layout, payload, keep):
+    return Selection(keep).chosen(layout, layout.rows(payload))
+
+
+def test_the_most_energetic_are_chosen_the_first_of_equals_and_what_is_no_number():
+    layout = layout_of(6)
+    payload = layout.new_buffer()
+    rows = layout.rows(payload).view("<f4")
+    rows[:, 0] = 1, 3, 3, 2, np.nan, 3
+    for keep, chunks in ((0.1, [4]), (0.34, [1, 2, 4]), (0.5, [1, 2, 4]), (0.84, range(6))):
+        assert np.flatnonzero(chosen_of(layout, payload, keep)).tolist() == list(chunks)
+
+
+@pytest.mark.parametrize("repair", every(REPAIRS))
+@pytest.mark.parametrize(("order", "marks"), ORDERS_AND_MARKS)
+def test_exactly_the_chosen_chunks_arrive_whatever_is_lost(repair, order, marks):
+    layout = layout_of(CHUNKS)
+    payload = payload_of(layout)
+    for keep, loss in product((0.07, 0.5), (0.0, 0.4)):
+        outcome = transfer(
+            payload,
+            layout,
+            network=(network := lossy(loss)),
+            repair=REPAIRS.create(repair),
+            order=sending_order(order, marks, keep, seed=3),
+        )
+        chosen = chosen_of(layout, payload, keep)
+        assert np.array_equal(outcome.receiver.received, chosen)
+        assert np.array_equal(layout.rows(outcome.into)[chosen], layout.rows(payload)[chosen])
+        assert not layout.rows(outcome.into)[~chosen].any()
+        assert sorted(network.sent_of) == np.flatnonzero(chosen).tolist()
+        report = outcome.sender.report("peer")
+        assert report.received is not None and np.array_equal(report.received, chosen)
+        assert report.chunk_count == CHUNKS and report.chunks_received == chosen.sum()
+        if not loss:
+            assert report.chunks_sent == chosen.sum()
+
+
+@pytest.mark.parametrize("repair", every(REPAIRS))
+def test_the_share_that_may_be_missing_is_one_of_the_chosen(repair):
+    layout = layout_of(CHUNKS)
+    payload = payload_of(layout)
+    outcome = transfer(
+        payload,
+        layout,
+        tolerance=0.25,
+        network=lossy(0.3),
+        congestion=FixedRate(rate_bps=1e5),  # each datagram comes by itself
+        repair=REPAIRS.create(repair),
+        order=sending_order("shuffled", "none", 0.5, seed=3),
+    )
+    received = outcome.receiver.received
+    assert received.sum() == 75
+    assert not (received & ~chosen_of(layout, payload, 0.5)).any()
+
+
+def test_energy_is_of_the_chosen_alone_and_bounds_what_may_be_missing_of_it():
+    layout = layout_of(CHUNKS)
+    payload = payload_of(layout)
+    order = sending_order("by-energy:floor=0.5,within_rounds=3", "none", 0.1, seed=0)
+    assert order.sends_energy
+    arranger = order.arranger(OrderContext(transfer=6, layout=layout, rows=layout.rows(payload)))
+    chosen, levels = chosen_of(layout, payload, 0.1), arranger.energy_levels
+    assert levels is not None and not levels[~chosen].any() and levels[chosen].all()
+    assert sorted(arranger(np.arange(CHUNKS))) == np.flatnonzero(chosen).tolist()
+    # Of the rotating chunks, too, none but chosen ones must arrive.
+    assert 0 < np.count_nonzero(levels >= MUST) < chosen.sum()
+    assert arranger.needed == chosen.sum()
+    policy = preset("bounded-energy").gather
+    network = lossy(0.5)
+    outcome = transfer(
+        payload, layout, rule=policy.stop_rule(False)(layout), network=network, order=order
+    )
+    energy = np.square(layout.rows(payload).view("<f4").astype(float)).sum(axis=1)
+    held = energy[outcome.receiver.received].sum() / energy[chosen].sum()
+    assert held >= 0.95
+    assert not (outcome.receiver.received & ~chosen).any()
+
+
+def test_bounds_of_tensors_count_what_is_not_sent_and_then_all_that_is_sent_comes():
+    layout = PayloadLayout([("a", 200), ("b", 200)], 16)
+    payload = payload_of(layout)
+    policy = preset("per-layer").gather
+    outcome = transfer(
+        payload,
+        layout,
+        rule=policy.stop_rule(False)(layout),
+        network=lossy(0.3),
+        order=sending_order("in-order", "none", 0.5, seed=0),
+    )
+    assert np.array_equal(outcome.receiver.received, chosen_of(layout, payload, 0.5))
+
+
+def test_chosen_chunks_may_come_before_they_are_asked_for():
+    two = Two(chunks=CHUNKS, order=sending_order("in-order", "none", 0.5, seed=0))
+    payload = payload_of(two.layout)
+    two.send(6, payload)
+    two.run(until_s=0.5)
+    two.receive(6)
+    two.run()
+    (received,), (sent,) = reports(two.server), reports(two.worker)
+    chosen = chosen_of(two.layout, payload, 0.5)
+    for report in (received, sent):
+        assert report.received is not None and np.array_equal(report.received, chosen)
+    assert np.array_equal(
+        two.layout.rows(two.into[6]), np.where(chosen[:, np.newaxis], two.layout.rows(payload), 0)
+    )
+
+
+@pytest.mark.parametrize("name", ["none", "dblp-stream", "ltp"])
+def test_endpoints_carry_what_is_chosen(name):
+    protocol = preset(name, keep=0.3, gather=0.0, congestion_control="fixed")
+    place = site(protocol, workers=2)
+    opened = in_thread(lambda: open_endpoint(place.server(rate_bps=math.inf)))
+    workers = [in_thread(lambda i=i: open_endpoint(place.worker(i))) for i in (1, 2)]
+    payload = payload_of(place.layout)
+    chosen = chosen_of(place.layout, payload, 0.3)
+    with (
+        opened.result(timeout=30) as server,
+        workers[0].result(timeout=30) as one,
+        workers[1].result(timeout=30) as two,
+    ):
+        into = [place.layout.new_buffer(), place.layout.new_buffer()]
+        receiving = [
+            in_thread(worker.receive, 1, 0.0, {"server": buffer})
+            for worker, buffer in zip((one, two), into, strict=True)
+        ]
+        sent = server.send(1, {"worker-1": payload, "worker-2": payload})
+        for receiver, buffer, report in zip(receiving, into, sent.values(), strict=True):
+            got = receiver.result(timeout=30)["server"]
+            assert np.array_equal(got.received, chosen)
+            assert np.array_equal(report.received, chosen)
+            whole = np.where(chosen[:, np.newaxis], place.layout.rows(payload), 0)
+            assert np.array_equal(place.layout.rows(buffer), whole)
