@@ -1,6 +1,8 @@
 """One end of an exchange, in a thread: data move, and peers are answered, while training computes.
 
 An owner averages the gradients that all other ranks, its workers, send it, and sends them the mean.
+What a mean lacks of a rank's gradient is that rank's residual. What does not travel of a mean is
+the owner's, so many times as ranks are averaged: in the next step's mean it counts once.
 """
 
 import threading
@@ -67,9 +69,10 @@ class Contribution:
     """This rank's gradient of a part, whose memory then takes the mean."""
 
     number: int  # of the part
-    span: slice  # of the bucket
     values: NDArray[np.float32]
-    payload: NDArray[np.uint8]  # the same memory or, padded to whole chunks, another
+    lost: NDArray[np.float32]  # takes what is to be added to the next step's; as long, and zero
+    padded: NDArray[np.uint8]  # the values' memory or, padded to whole chunks, another
+    payload: NDArray[np.uint8]  # as it travels: the same memory or, with a codec, another
     tolerance: float | StopRuleFactory  # of the gather, where this side receives
     done: Callable[["Part"], None]  # is called in the end's thread, when the mean is there
     posted_s: float = field(default_factory=time.monotonic)
@@ -88,24 +91,30 @@ class Part:
     gather: Transfers = field(default_factory=Transfers)
     broadcast: Transfers = field(default_factory=Transfers)
     gathered_s: float | None = None  # when the gather was over and the broadcast began
-    # The chunks of this rank's gradient that the mean lacks, and their contents.
-    lost_chunks: tuple[NDArray[np.bool_], NDArray[np.uint8]] | None = None
+    lossy: bool = False  # whether `own.lost` has anything
     began_s: float | None = None  # the first gradient was there: lateness counts from here
     own_until_s: float = np.inf  # until then the owner waits for its own gradient
-    mean: NDArray[np.uint8] | None = None  # where it did not wait for that
+    mean: NDArray[np.uint8] | None = None  # where it did not wait for that, and what it lacks
+    mean_lost: NDArray[np.float32] | None = None
     late: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     waited_s: dict[int, float] = field(default_factory=dict)  # by rank, after the first gradient
 
-    def write_lost(self, bucket: NDArray[np.float32]) -> None:
-        """Writes what the mean lacks of this rank's gradient into a bucket of zeros."""
-        if self.lost_chunks is not None:
-            assert self.own is not None
-            chunks, contents = self.lost_chunks
-            payload = self.layout.new_buffer()
-            self.layout.rows(payload)[chunks] = contents
-            bucket[self.own.span] = self.layout.floats(payload)
-            self.lost_chunks = None
+
+def copy_chunks(
+    layout: PayloadLayout,
+    chunks: NDArray[np.bool_],
+    values: NDArray[np.float32],
+    into: NDArray[np.float32],
+) -> None:
+    """Copies some chunks' elements of a payload to the same places of another."""
+    per_chunk = layout.elements_per_chunk
+    whole = layout.element_count // per_chunk
+    end = whole * per_chunk
+    taken = chunks[:whole]
+    into[:end].reshape(whole, per_chunk)[taken] = values[:end].reshape(whole, per_chunk)[taken]
+    if chunks[whole:].any():
+        into[end:] = values[end:]
 
 
 class EndpointThread(ABC, threading.Thread):
@@ -126,7 +135,9 @@ class EndpointThread(ABC, threading.Thread):
         self.owner = owner
         self.layouts: tuple[PayloadLayout, ...] = config.layout.of_tensors
         self._padded: dict[int, NDArray[np.uint8]] = {}
+        self._payloads: dict[int, NDArray[np.uint8]] = {}
         self._settings = settings
+        self._seed = (config.seed << 16) + owner  # of this rank's roundings
         self._endpoint = Endpoint(config)
         self._at_once = at_once
         self._on_gathered = on_gathered
@@ -140,19 +151,22 @@ class EndpointThread(ABC, threading.Thread):
 
     def post(
         self,
-        bucket: NDArray[np.float32],
-        span: slice,
+        values: NDArray[np.float32],
+        lost: NDArray[np.float32],
         tolerance: float | StopRuleFactory,
         done: Callable[[Part], None],
     ) -> None:
-        """Begins with the layout's next part, which owns this span of a bucket until it is done."""
+        """Begins with the layout's next part, which owns both vectors until it is done."""
         index = self.next_number % len(self.layouts)
-        layout, values = self.layouts[index], bucket[span]
-        payload = values.view(np.uint8)
-        if len(payload) != layout.chunk_count * layout.chunk_bytes:  # its last chunk is shorter
-            payload = self._padded.setdefault(index, layout.new_buffer())
-            layout.floats(payload)[:] = values
-        own = Contribution(self.next_number, span, values, payload, tolerance, done)
+        layout = self.layouts[index]
+        plain, padded = layout.plain, values.view(np.uint8)
+        if len(padded) != plain.chunk_count * plain.chunk_bytes:  # its last chunk is shorter
+            padded = self._padded.setdefault(index, plain.new_buffer())
+            plain.floats(padded)[:] = values
+        payload = padded
+        if layout is not plain:
+            payload = self._payloads.setdefault(index, layout.new_buffer())
+        own = Contribution(self.next_number, values, lost, padded, payload, tolerance, done)
         self._new.append(own)
         self.next_number += 1
         self._endpoint.wake()
@@ -198,8 +212,9 @@ class EndpointThread(ABC, threading.Thread):
         for part in [part for part in self._under_way if part.gathered_s is not None]:
             if part.own is not None and part.broadcast.done:
                 self._under_way.remove(part)
+                self._take_mean(part, part.own)
                 if part.index in self._padded:
-                    part.own.values[:] = part.layout.floats(part.own.payload)
+                    part.own.values[:] = part.layout.plain.floats(part.own.padded)
                 part.own.done(part)
         while self._gathering < self._at_once and (begun := self._next()) is not None:
             self._gather(begun)
@@ -232,11 +247,30 @@ class EndpointThread(ABC, threading.Thread):
     def _broadcast(self, part: Part) -> None:
         """Begins the second leg, after the first."""
 
+    def _take_mean(self, part: Part, own: Contribution) -> None:
+        """Puts the mean that has come in the gradient's place."""
+
+    def _encode(
+        self,
+        part: Part,
+        values: NDArray[np.float32],
+        payload: NDArray[np.uint8],
+        lost: NDArray[np.float32],
+        transfer: int,
+    ) -> None:
+        """Writes the values as they travel, and keeps what the codec loses."""
+        layout = part.layout
+        if layout is not layout.plain:
+            layout.write(values, payload, seed=self._seed, transfer=transfer, residual=lost)
+            part.lossy = True
+
     def _keep_lost(self, part: Part, received: NDArray[np.bool_] | None) -> None:
         """Keeps what the mean lacks of this rank's gradient; `received` None: nothing."""
         if self._settings.keeps_residuals and received is not None and not received.all():
             assert part.own is not None
-            part.lost_chunks = ~received, part.layout.rows(part.own.payload)[~received]
+            plain = part.layout.plain
+            copy_chunks(plain, ~received, plain.floats(part.own.padded), part.own.lost)
+            part.lossy = True
 
     def _check_for_lost(self) -> None:
         # What this rank has not come to yet cannot fail: others may have ended well before it.
@@ -254,16 +288,24 @@ class EndpointThread(ABC, threading.Thread):
 class WorkerThread(EndpointThread):
     def _gather(self, part: Part) -> None:
         assert part.own is not None
-        elements = part.layout.floats(part.own.payload)
+        elements = part.layout.plain.floats(part.own.padded)
         # All ranks are to see that a gradient is not finite, whichever chunks are lost.
         if part.tolerance != 0.0 and not all_finite(elements):
             elements[:] = np.nan
         transfer = Leg.GATHER.transfer(part.number)
+        self._encode(part, elements, part.own.payload, part.own.lost, transfer)
         part.gather.awaited.append(self._endpoint.post_send(transfer, {SERVER: part.own.payload}))
 
     def _broadcast(self, part: Part) -> None:
         assert part.own is not None
         self._keep_lost(part, part.gather.reports[SERVER].received)
-        # Complete, so that all replicas get the same.
+        # All that is sent, so that all replicas get the same.
         transfer, into = Leg.BROADCAST.transfer(part.number), {SERVER: part.own.payload}
         part.broadcast.awaited.append(self._endpoint.post_receive(transfer, 0.0, into))
+
+    def _take_mean(self, part: Part, own: Contribution) -> None:
+        received = part.broadcast.reports[SERVER].received
+        assert received is not None  # a receiver's report always has it
+        plain = part.layout.plain
+        plain.rows(own.padded)[~received] = 0
+        part.layout.read(own.payload, plain.floats(own.padded), received=received)

@@ -14,10 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.ddp.endpoint_thread import POLL_S, Contribution, EndpointThread, Part, name_of
+from testbed.ddp.endpoint_thread import (
+    POLL_S,
+    Contribution,
+    EndpointThread,
+    Part,
+    copy_chunks,
+    name_of,
+)
 from testbed.ddp.settings import WINDOW, Settings
 from testbed.training.filling import estimate_mean
 from testbed.transport import EndpointConfig, Leg, PeerLost
+from testbed.transport.chunk_energy import Selection
 from testbed.transport.tolerance import Fixed, Progress, StopRule, StopRuleFactory
 
 _FEWEST = 10  # parts to judge by
@@ -96,6 +104,7 @@ class OwnerThread(EndpointThread):
         self._readmitted: deque[tuple[int, int]] = deque()  # from which part on, and which rank
         self._begun = 0  # the number of parts
         self._tolerance: float | StopRuleFactory = 0.0  # of the latest part that was posted
+        self._values: dict[str, NDArray[np.uint8]] = {}  # of each peer's gradient, with a codec
         # Where gradients arrive, for as many parts as may be gathered at once.
         sizes = [layout.chunk_count * layout.chunk_bytes for layout in self.layouts]
         if self._at_once * max(sizes) < sum(sizes):
@@ -184,7 +193,9 @@ class OwnerThread(EndpointThread):
         part.own, self._tolerance = own, own.tolerance
         if part.mean is not None:
             self._keep_lost(part, np.zeros(part.layout.chunk_count, dtype=np.bool_))
-            own.payload[:] = part.mean
+            if part.mean_lost is not None:
+                own.lost += part.mean_lost
+            own.padded[:] = part.mean
             self._on_gathered()
 
     def _start_clocks(self) -> None:
@@ -217,6 +228,18 @@ class OwnerThread(EndpointThread):
         buffer = self._gathered[part.number % len(self._gathered)][peer]
         return buffer[: part.layout.chunk_count * part.layout.chunk_bytes]
 
+    def _decoded(self, part: Part, peer: str) -> NDArray[np.uint8]:
+        """Returns a peer's gradient as values, in memory that serves until the next mean."""
+        layout, plain, arrived = part.layout, part.layout.plain, self._arriving(part, peer)
+        if layout is plain:
+            return arrived
+        size = plain.chunk_count * plain.chunk_bytes
+        if len(self._values.get(peer, b"")) < size:
+            self._values[peer] = np.zeros(size, dtype=np.uint8)
+        into = self._values[peer][:size]
+        layout.read(arrived, plain.floats(into), received=part.gather.reports[peer].received)
+        return into
+
     def _is_gathered(self, part: Part) -> bool:
         if part.own is not None:
             return part.gather.done
@@ -232,22 +255,48 @@ class OwnerThread(EndpointThread):
             else:
                 buffers.append(gradient[0])
                 masks.append(gradient[1])
+        plain = part.layout.plain
         if part.own is not None:
-            mean = part.own.payload
+            mean = part.own.padded
         else:
-            mean = part.mean = part.layout.new_buffer()
-        estimate_mean(self._filling, part.layout, buffers, masks, out=mean)
+            mean = part.mean = plain.new_buffer()
+        estimate_mean(self._filling, plain, buffers, masks, out=mean)
         transfer = Leg.BROADCAST.transfer(part.number)
+        payload = self._compress(part, mean, len(buffers), transfer)
         in_time = [peer for rank, peer in self._present() if rank not in part.late]
         late = [peer for rank, peer in self._present() if rank in part.late]
         if in_time:
-            handle = self._endpoint.post_send(transfer, dict.fromkeys(in_time, mean))
+            handle = self._endpoint.post_send(transfer, dict.fromkeys(in_time, payload))
             part.broadcast.awaited.append(handle)
         if late:
             # A late rank may take it when the training uses that memory already.
-            kept = mean if part.own is None else mean.copy()
+            kept = payload if part.own is None else payload.copy()
             handle = self._endpoint.post_send(transfer, dict.fromkeys(late, kept))
             part.broadcast.behind.append(handle)
+
+    def _compress(
+        self, part: Part, mean: NDArray[np.uint8], ranks: int, transfer: int
+    ) -> NDArray[np.uint8]:
+        """Returns the mean as it travels, and leaves of it what all ranks get then."""
+        layout, plain, keep = part.layout, part.layout.plain, self._settings.protocol_config.keep
+        if layout is plain and keep == 1:
+            return mean
+        elements, payload = plain.floats(mean), mean
+        if part.own is not None:
+            lost = part.own.lost
+        else:
+            lost = part.mean_lost = np.zeros(plain.element_count, dtype=np.float32)
+        if layout is not plain:
+            payload = layout.new_buffer() if part.own is None else part.own.payload
+            self._encode(part, elements, payload, lost, transfer)
+        # Of equal bytes the sender chooses the same. Those that are not sent may be zero before.
+        chosen = Selection(keep).chosen(layout, layout.rows(payload))
+        copy_chunks(plain, ~chosen, elements, lost)
+        plain.rows(mean)[~chosen] = 0
+        layout.read(payload, elements, received=chosen)
+        lost *= ranks
+        part.lossy = True
+        return payload
 
     def _gradient(
         self, part: Part, rank: int
@@ -257,7 +306,7 @@ class OwnerThread(EndpointThread):
         if rank == self.owner:
             late = part.own is None
             received = np.full(part.layout.chunk_count, not late)
-            buffer = part.layout.new_buffer() if part.own is None else part.own.payload
+            buffer = part.layout.plain.new_buffer() if part.own is None else part.own.padded
             came_s = time.monotonic() if part.own is None else part.own.posted_s
         else:
             report = part.gather.reports.get(name_of(rank))
@@ -265,7 +314,7 @@ class OwnerThread(EndpointThread):
             if report is None or rule is None:
                 return None
             assert report.received is not None  # a receiver's report always has it
-            buffer, received = self._arriving(part, name_of(rank)), report.received
+            buffer, received = self._decoded(part, name_of(rank)), report.received
             came_s, late = report.ended_s, rule.late
         took_s = max(0.0, came_s - part.began_s)
         part.waited_s[rank] = took_s

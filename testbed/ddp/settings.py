@@ -234,11 +234,11 @@ class Settings:
                 f"late_share is {self.late_share}; valid: 0 with the protocol {protocol.name}, "
                 "which cannot leave out what is late"
             )
-        if protocol.compresses:
+        if protocol.compresses and self.mode != "local" and not self.keeps_residuals:
             yield (
-                f"protocol {protocol.name!r} {protocol.compresses}; valid: one that sends all of "
-                "them: a complete mean keeps replicas equal; compress by PyTorch's own hooks, such "
-                "as powerSGD"
+                f"protocol {protocol.name!r} {protocol.compresses}, with mode {shown(self.mode)} "
+                f"and filling {shown(self.filling)}; valid: mode='bounded' and "
+                "filling='error-feedback', which add later what does not travel"
             )
         if self.mode == "bounded" and isinstance(protocol.gather, PerLayer):
             yield (

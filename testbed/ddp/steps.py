@@ -139,6 +139,7 @@ class _Bucket:
     parts_left: int = 0
     done: list[Part] = field(default_factory=list)
     report: BucketReport | None = None
+    lost: NDArray[np.float32] | None = None  # what its mean lacks of this rank's
     norm: float = 0.0  # of the mean, for a detector
 
 
@@ -331,8 +332,10 @@ class Steps(Settings):
         taken.parts_left = len(spans)
         self._announcer.posted(len(spans))
         tolerance = self.gather_tolerance(self.critical)
+        lost = taken.lost = np.zeros(len(values), dtype=np.float32)  # costs nothing until written
         for thread, span in spans:
-            thread.post(values, span, tolerance, partial(self._part_done, taken, values))
+            done = partial(self._part_done, taken, values)
+            thread.post(values[span], lost[span], tolerance, done)
 
     def _part_done(self, taken: _Bucket, values: NDArray[np.float32], part: Part) -> None:
         """A part's mean stands in the values; called in the thread of its end."""
@@ -424,14 +427,13 @@ class Steps(Settings):
         changed = [
             bucket
             for bucket in self._buckets
-            if self._residuals.holds(bucket.plan.slots)
-            or any(part.lost_chunks is not None for part in bucket.done)
+            if self._residuals.holds(bucket.plan.slots) or any(part.lossy for part in bucket.done)
         ]
         if changed and all(_is_finite(bucket.future.wait()) for bucket in self._buckets):
             for bucket in changed:
-                lost = np.zeros(bucket.plan.elements, dtype=np.float32)
-                for part in bucket.done:
-                    part.write_lost(lost)
+                lost = bucket.lost
+                if lost is None:
+                    lost = np.zeros(bucket.plan.elements, dtype=np.float32)
                 self._residuals.replace(lost, bucket.plan.slots, self.scale)
 
     # Ranks that come back.

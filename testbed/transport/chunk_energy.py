@@ -68,6 +68,8 @@ class Selection:
 
     def chosen(self, layout: PayloadLayout, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Returns which chunks, shape (chunk_count,): what is no number first, then by energy."""
+        if self.keep == 1:
+            return np.ones(layout.chunk_count, dtype=np.bool_)
         energy = energies(rows, layout)
         energy[~np.isfinite(energy)] = np.inf
         chosen = np.zeros(layout.chunk_count, dtype=np.bool_)

@@ -68,12 +68,11 @@ def test_a_rank_that_is_late_by_half_the_timeout_ends_all_with_its_name():
     assert all(re.fullmatch(line, error) for error in values(launch(absent, 3)))
 
 
-def late(rank, collective="server", culprit=2):
+def late(rank, collective="server", culprit=2, **changes):
     """One is late twice: the ledger, and what the steps say."""
     owner_module._SHORTEST_S = PATIENCE_S
-    state = BoundedLoss(
-        preset("none"), rate_bps=math.inf, timeout_s=60, collective=collective, late_share=0.2
-    )
+    protocol, others = preset("none", **changes), {"collective": collective, "late_share": 0.2}
+    state = BoundedLoss(protocol, rate_bps=math.inf, timeout_s=60, **others)
     steps, ledger = [], Ledger(SIZES)
     for step in range(STEPS):
         if rank == culprit and step in (LATE_AT, STEPS - 1):  # the others end before it

@@ -40,9 +40,11 @@ PARAMETERS = [torch.zeros(size) for size in SIZES]
 SCALES = (*5 * [2.0**16], *3 * [2.0**15], *4 * [2.0**17])
 
 
-def accounts(rank, filling, collective):
+def accounts(rank, filling, collective, **changes):
     """The ledger, unscaled, and what each step was like; then what a new process's step adds."""
-    state, ledger = lossy(rank, filling=filling, collective=collective), Ledger(SIZES)
+    protocol = preset("fixed-high", tolerance=0.4, **changes)
+    state = lossy(rank, protocol, filling=filling, collective=collective)
+    ledger = Ledger(SIZES)
     finite, kept, bounded = [], [], []
     for step, scale in enumerate(SCALES):
         gradients = [scale * gradient for gradient in drawn(SIZES, rank, step)]
@@ -72,12 +74,20 @@ def accounts(rank, filling, collective):
 
 
 @pytest.mark.parametrize(
-    ("filling", "collective"),
-    [("error-feedback", "sharded"), ("error-feedback", "server"), ("rescale", "sharded")],
+    ("filling", "collective", "changes"),
+    [
+        ("error-feedback", "sharded", {}),
+        ("error-feedback", "server", {}),
+        ("error-feedback", "sharded", {"keep": 0.5}),
+        ("error-feedback", "server", {"keep": 0.3, "order": "shuffled"}),
+        ("rescale", "sharded", {}),
+    ],
 )
-def test_lost_parts_are_added_later_and_what_is_not_finite_skips_one_step(filling, collective):
+def test_lost_parts_are_added_later_and_what_is_not_finite_skips_one_step(
+    filling, collective, changes
+):
     """All ranks see a NaN or an infinity in the same step, which changes no residual."""
-    outcomes = values(launch(accounts, 3, filling=filling, collective=collective))
+    outcomes = values(launch(accounts, 3, filling=filling, collective=collective, **changes))
     for _, finite, kept, bounded, _ in outcomes:
         assert [step for step, is_finite in enumerate(finite) if not is_finite] == [1, 4, 9]
         assert all(bounded)

@@ -1,0 +1,131 @@
+"""Compressed both ways: a part of gradients and of their mean travels; the rest is added later."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from testbed.ddp import BoundedLoss, InputError
+from testbed.ddp.exchange import shard
+from testbed.transport import preset
+from tests.ddp.ranks import (
+    Ledger,
+    assert_complete,
+    exchange,
+    last,
+    launch,
+    residuals_in,
+    values,
+)
+from tests.ddp.test_lateness import LATE_AT, late
+
+SIZES = (70_000, 30_000)
+PARAMETERS = [torch.zeros(size) for size in SIZES]
+RANKS, CHUNK_BYTES = 3, 1440
+PER_CHUNK = CHUNK_BYTES // 4
+KEEP = 0.25
+
+
+def whole_numbers(rank, step):
+    """Multiples of the number of ranks, so that no sum or mean of them is rounded."""
+    draws = torch.Generator().manual_seed(100 * step + rank)
+    return [RANKS * torch.randint(-9, 10, (size,), generator=draws).float() for size in SIZES]
+
+
+def chosen_chunks(mean, index, place, owners):
+    """How many chunks of an owner's part of a mean are not zero, and how many there are."""
+    span = shard(SIZES[index], place, owners, CHUNK_BYTES)
+    part = np.pad(mean[span], (0, -(span.stop - span.start) % PER_CHUNK)).reshape(-1, PER_CHUNK)
+    return np.count_nonzero(part.any(axis=1)), len(part)
+
+
+def partly(rank, collective):
+    """Without loss: the ledger, what of each mean is not zero, and the bytes of a step."""
+    state = BoundedLoss(
+        preset("none", keep=KEEP),
+        rate_bps=math.inf,
+        chunk_bytes=CHUNK_BYTES,
+        timeout_s=60,
+        collective=collective,
+    )
+    ledger, counts = Ledger(SIZES), []
+    owners = RANKS if collective == "sharded" else 1
+    for step in range(8):
+        gradients = whole_numbers(rank, step)
+        means = exchange(state, gradients, PARAMETERS)
+        ledger.enter(gradients, means)
+        if step >= 2:
+            counts += [
+                chosen_chunks(mean.numpy(), index, place, owners)
+                for index, mean in enumerate(means)
+                for place in range(owners)
+            ]
+    ledger.close(state)
+    sent = last(state).bytes_sent
+    state.close()
+    return ledger, counts, sent
+
+
+@pytest.mark.parametrize("collective", ["sharded", "server"])
+def test_of_a_mean_the_chosen_chunks_travel_and_not_one_value_is_ever_lost(collective):
+    outcomes = values(launch(partly, RANKS, collective=collective))
+    ledgers = [ledger for ledger, *_ in outcomes]
+    for index, size in enumerate(SIZES):
+        assert all(np.array_equal(one.applied[index], ledgers[0].applied[index]) for one in ledgers)
+        left = sum(ledger.left.get(index, np.zeros(size)).astype(float) for ledger in ledgers)
+        sent = sum(ledger.sent[index] for ledger in ledgers)
+        assert np.array_equal(RANKS * ledgers[0].applied[index] + left, sent)
+        assert left.any()
+    for _, counts, _ in outcomes:
+        assert {some for some, _ in counts} == {math.ceil(KEEP * there) for _, there in counts}
+    whole = 2 * (RANKS - 1) * 4 * sum(SIZES)  # of all ranks, both ways
+    assert KEEP < sum(sent for *_, sent in outcomes) / whole < 1.1 * KEEP
+
+
+@pytest.mark.parametrize("culprit", [0, 2], ids=["averages", "sends"])
+def test_late_ranks_get_the_same_part_of_the_mean_and_owe_their_gradient(culprit):
+    outcomes = values(launch(late, 3, culprit=culprit, keep=0.5))
+    assert_complete([ledger for ledger, _ in outcomes])
+    _, buckets = outcomes[0][1][LATE_AT]
+    assert [bucket.late for bucket in buckets] == [(culprit,)] * 2
+
+
+def resumed(rank, saved):
+    """Five steps from a saved state on: the sums of the means, and the residuals."""
+    state = BoundedLoss(preset("none", keep=KEEP), rate_bps=math.inf, timeout_s=60)
+    if saved is not None:
+        residuals = {slot: torch.from_numpy(value) for slot, value in saved[rank].items()}
+        state.load_state_dict({**state.state_dict(), "residuals": residuals})
+    total = [torch.zeros(size) for size in SIZES]
+    for step in range(5):
+        means = exchange(state, whole_numbers(rank, step), PARAMETERS)
+        for place, mean in zip(total, means, strict=True):
+            place += mean
+    return [place.numpy() for place in total], residuals_in(state)
+
+
+def test_what_a_mean_lacked_is_in_the_checkpoint_of_the_rank_that_averaged():
+    first = values(launch(resumed, RANKS, saved=None))
+    saved = [left for _, left in first]
+    again, once_more = (values(launch(resumed, RANKS, saved=saved)) for _ in range(2))
+    for (one, left), (two, left_too) in zip(again, once_more, strict=True):
+        assert all(map(np.array_equal, one, two))
+        assert left.keys() == left_too.keys()
+        assert all(np.array_equal(left[slot], left_too[slot]) for slot in left)
+    sent = 2 * sum(whole_numbers(rank, step)[0] for rank in range(RANKS) for step in range(5))
+    applied = RANKS * (first[0][0][0] + again[0][0][0])
+    assert np.array_equal(applied + sum(left[0] for _, left in again), sent.numpy())
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"mode": "reliable"}, "keeps 0.25 of the chunks, with mode 'reliable' and filling"),
+        ({"filling": "zero"}, "filling 'zero'; valid: mode='bounded' and filling='error-feedback'"),
+        ({"filling": "rescale"}, "filling 'rescale'; valid: "),
+    ],
+)
+def test_what_nobody_would_add_later_is_refused(settings, line):
+    with pytest.raises(InputError, match=line):
+        BoundedLoss(preset("none", keep=KEEP), rate_bps=1e9, **settings)
