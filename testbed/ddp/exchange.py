@@ -16,7 +16,7 @@ from testbed.ddp.owner import OwnerThread
 from testbed.ddp.settings import Settings, require_equal
 from testbed.shared.input_error import InputError
 from testbed.transport import EndpointConfig, PayloadLayout, PeerLost
-from testbed.transport.layout import ELEMENT_BYTES
+from testbed.transport.codec import CODECS
 from testbed.transport.wire import U32_MAX
 
 # For a late rank's last mean; an end that has failed is over at once.
@@ -42,10 +42,9 @@ class Bucket:
 Plan = tuple[Bucket, ...]
 
 
-def shard(elements: int, place: int, count: int, chunk_bytes: int) -> slice:
+def shard(elements: int, place: int, count: int, per_chunk: int) -> slice:
     """Returns the part of a bucket that the owner at `place` of `count` averages; maybe empty."""
     # All but the last are of whole chunks, so that each is a payload as it lies in memory.
-    per_chunk = chunk_bytes // ELEMENT_BYTES
     chunks = -(-elements // per_chunk)
     first, end = (chunks * at // count * per_chunk for at in (place, place + 1))
     return slice(min(first, elements), min(end, elements))
@@ -93,6 +92,7 @@ class Exchange:
         self._settings = settings
         self._rendezvous = rendezvous
         self._opening = opening
+        self._codec = settings.protocol_config.codec
         # The ranks that average, each a part of every bucket.
         self._owners = [0] if settings.collective == "server" else list(range(rendezvous.world))
         self._on_gathered = on_gathered
@@ -107,7 +107,7 @@ class Exchange:
                 if span.stop > span.start
             ]
             if tensors:
-                layout = PayloadLayout(tensors, opening.chunk_bytes)
+                layout = PayloadLayout(tensors, opening.chunk_bytes, self._codec)
                 self._threads[place] = self._end(owner, layout)
         owned = (thread for thread in self._threads.values() if isinstance(thread, OwnerThread))
         self._own = next(owned, None)  # the end at which this rank averages, if it does
@@ -174,8 +174,8 @@ class Exchange:
             self._rendezvous.leave(_OPENING, facts)
 
     def _span(self, index: int, place: int) -> slice:
-        elements, chunk_bytes = self.plan[index].elements, self._opening.chunk_bytes
-        return shard(elements, place, len(self._owners), chunk_bytes)
+        per_chunk = CODECS.create(self._codec).elements(self._opening.chunk_bytes)
+        return shard(self.plan[index].elements, place, len(self._owners), per_chunk)
 
     def spans(self, index: int) -> Iterator[tuple[EndpointThread, slice]]:
         """Yields the ends that take part in a bucket, each with its part of it."""

@@ -21,10 +21,9 @@ from testbed.shared.version import version
 from testbed.training.detector import Detector, GradientNorm
 from testbed.training.filling import Filling
 from testbed.training.fillings import FILLINGS
-from testbed.transport import Leg, ProtocolConfig, preset
+from testbed.transport import Leg, PayloadLayout, ProtocolConfig, preset
 from testbed.transport.settings import LeaveOut
 from testbed.transport.tolerance import PerLayer, StopRuleFactory
-from testbed.transport.wire import check_chunk_bytes
 
 Collective = Literal["sharded", "server"]
 Mode = Literal["bounded", "reliable", "local"]
@@ -217,7 +216,7 @@ class Settings:
             yield f"port is {self.port}; valid: 1 to 65535, or None for free ones"
         try:
             if self.chunk_bytes is not None:
-                check_chunk_bytes(self.chunk_bytes)
+                PayloadLayout([("", 1)], self.chunk_bytes, self.protocol_config.codec)
         except ValueError as error:
             yield str(error)
         if self.late_share != 0 and not 1 / WINDOW <= self.late_share <= 1:

@@ -8,10 +8,12 @@ import torch
 
 from testbed.ddp import BoundedLoss, InputError
 from testbed.ddp.exchange import shard
+from testbed.ddp.settings import Settings
 from testbed.transport import preset
 from tests.ddp.ranks import (
     Ledger,
     assert_complete,
+    drawn,
     exchange,
     last,
     launch,
@@ -35,7 +37,7 @@ def whole_numbers(rank, step):
 
 def chosen_chunks(mean, index, place, owners):
     """How many chunks of an owner's part of a mean are not zero, and how many there are."""
-    span = shard(SIZES[index], place, owners, CHUNK_BYTES)
+    span = shard(SIZES[index], place, owners, PER_CHUNK)
     part = np.pad(mean[span], (0, -(span.stop - span.start) % PER_CHUNK)).reshape(-1, PER_CHUNK)
     return np.count_nonzero(part.any(axis=1)), len(part)
 
@@ -83,9 +85,38 @@ def test_of_a_mean_the_chosen_chunks_travel_and_not_one_value_is_ever_lost(colle
     assert KEEP < sum(sent for *_, sent in outcomes) / whole < 1.1 * KEEP
 
 
-@pytest.mark.parametrize("culprit", [0, 2], ids=["averages", "sends"])
-def test_late_ranks_get_the_same_part_of_the_mean_and_owe_their_gradient(culprit):
-    outcomes = values(launch(late, 3, culprit=culprit, keep=0.5))
+def in_four_bits(rank):
+    """All ranks have the same gradients: the ledger, the bytes of a step, and its residuals."""
+    protocol = preset("none", keep=0.5, codec="int4")
+    state = BoundedLoss(protocol, rate_bps=math.inf, chunk_bytes=CHUNK_BYTES, timeout_s=60)
+    ledger = Ledger(SIZES)
+    for step in range(6):
+        gradients = drawn(SIZES, step)
+        ledger.enter(gradients, exchange(state, gradients, PARAMETERS))
+    ledger.close(state)
+    sent = last(state).bytes_sent
+    state.close()
+    return ledger, sent
+
+
+def test_what_four_bits_round_is_added_later_and_drawn_anew_by_each_rank_and_alike_in_each_run():
+    outcomes, again = (values(launch(in_four_bits, RANKS)) for _ in range(2))
+    ledgers = [ledger for ledger, _ in outcomes]
+    assert_complete(ledgers)
+    for ledger, (other, _) in zip(ledgers, again, strict=True):
+        assert all(map(np.array_equal, ledger.applied, other.applied))
+        assert all(np.array_equal(ledger.left[slot], other.left[slot]) for slot in ledger.left)
+    # What two ranks sent of the same gradient was not rounded alike.
+    part = shard(SIZES[0], 2, RANKS, 2 * (CHUNK_BYTES - 4))
+    one, two = (ledgers[rank].left[0][part] for rank in (0, 1))
+    assert np.any(one != two)
+    whole = 2 * (RANKS - 1) * 4 * sum(SIZES)
+    assert sum(sent for *_, sent in outcomes) < 0.5 * 1.2 / 8 * whole
+
+
+@pytest.mark.parametrize(("culprit", "codec"), [(0, "int4"), (2, "float32")])
+def test_late_ranks_get_the_same_part_of_the_mean_and_owe_their_gradient(culprit, codec):
+    outcomes = values(launch(late, 3, culprit=culprit, keep=0.5, codec=codec))
     assert_complete([ledger for ledger, _ in outcomes])
     _, buckets = outcomes[0][1][LATE_AT]
     assert [bucket.late for bucket in buckets] == [(culprit,)] * 2
@@ -121,11 +152,23 @@ def test_what_a_mean_lacked_is_in_the_checkpoint_of_the_rank_that_averaged():
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"mode": "reliable"}, "keeps 0.25 of the chunks, with mode 'reliable' and filling"),
+        ({"mode": "reliable"}, "'none' keeps 0.25 of the chunks and sends int4, with mode 'rel"),
         ({"filling": "zero"}, "filling 'zero'; valid: mode='bounded' and filling='error-feedback'"),
         ({"filling": "rescale"}, "filling 'rescale'; valid: "),
     ],
 )
 def test_what_nobody_would_add_later_is_refused(settings, line):
     with pytest.raises(InputError, match=line):
-        BoundedLoss(preset("none", keep=KEEP), rate_bps=1e9, **settings)
+        BoundedLoss(preset("none", keep=KEEP, codec="int4"), rate_bps=1e9, **settings)
+
+
+def test_the_environment_names_a_codec_and_a_part(monkeypatch):
+    monkeypatch.setenv("BOUNDED_LOSS", '{"protocol": "none", "codec": "int4", "keep": 0.5}')
+    protocol = Settings(mode="local").protocol_config
+    assert (protocol.name, protocol.codec, protocol.keep) == ("none", "int4", 0.5)
+    monkeypatch.setenv("BOUNDED_LOSS", '{"codec": "int3"}')
+    with pytest.raises(InputError, match=r"codec: .*int3.*int4"):
+        Settings(mode="local")
+    monkeypatch.setenv("BOUNDED_LOSS", '{"codec": "int4", "chunk_bytes": 4}')
+    with pytest.raises(InputError, match="chunk_bytes is 4, in which int4 puts no element"):
+        Settings(mode="local")

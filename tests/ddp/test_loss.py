@@ -80,6 +80,8 @@ def accounts(rank, filling, collective, **changes):
         ("error-feedback", "server", {}),
         ("error-feedback", "sharded", {"keep": 0.5}),
         ("error-feedback", "server", {"keep": 0.3, "order": "shuffled"}),
+        ("error-feedback", "sharded", {"keep": 0.5, "codec": "int4"}),
+        ("error-feedback", "server", {"codec": "bfloat16"}),
         ("rescale", "sharded", {}),
     ],
 )
