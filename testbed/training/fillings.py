@@ -329,6 +329,7 @@ DEFAULT_FILLING = "zero"
 PRESET_FILLINGS = {
     "dblp-stream": {"gather": "rescale", "broadcast": "error-feedback"},
     "bounded-energy": {"gather": "error-feedback", "broadcast": "common-feedback"},
+    "compressed": {"gather": "error-feedback", "broadcast": "common-feedback"},
     "optireduce": {"gather": "hadamard", "broadcast": "hadamard"},
     "top-k": {"gather": "error-feedback", "broadcast": "error-feedback"},
     "one-bit": {"gather": "error-feedback", "broadcast": "error-feedback"},

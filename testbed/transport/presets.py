@@ -270,6 +270,18 @@ def _by_energy(
     }
 
 
+def _compressed(**options: Any) -> dict[str, Any]:
+    return {**_by_energy(**options), "broadcast": Fixed(0), "keep": 0.5, "codec": "int4"}
+
+
+_ENERGY = {
+    "floor": 0.05,
+    "share": 0.95,
+    "at_most": 0.25,
+    "patience": 1.2,
+    "within_rounds": 61,
+    "per": "payload",
+}
 _DBLP = {"low": 0.008, "high": 0.408}
 _TCP = {"carrier": "tcp", "congestion_control": "cubic"}
 _PRICE = "walk_s_per_chunk=2e-06,poll_every=100,poll_s=0.001,overlaps=false"
@@ -355,15 +367,15 @@ PRESETS: Mapping[str, Preset] = {
     "bounded-energy": Preset(
         "Ours: the most energetic chunks first, until there is enough energy or it is late.",
         None,
-        {
-            "floor": 0.05,
-            "share": 0.95,
-            "at_most": 0.25,
-            "patience": 1.2,
-            "within_rounds": 61,
-            "per": "payload",
-        },
+        _ENERGY,
         _by_energy,
+    ),
+    # As DoubleSqueeze (Tang et al., ICML 2019) it compresses both ways with error feedback.
+    "compressed": Preset(
+        "Ours: half of the chunks in 4 bits, both ways, and a bound on what a gather may lose.",
+        None,
+        {**_ENERGY, "at_most": 1.0},
+        _compressed,
     ),
     # Top-k sparsification with error feedback (Stich, Cordonnier and Jaggi, NeurIPS 2018), in
     # blocks of a chunk. Published ratios are of a tenth to a thousandth.

@@ -17,6 +17,7 @@ from tests.ddp.ranks import (
     exchange,
     last,
     launch,
+    lossy,
     residuals_in,
     values,
 )
@@ -172,3 +173,21 @@ def test_the_environment_names_a_codec_and_a_part(monkeypatch):
     monkeypatch.setenv("BOUNDED_LOSS", '{"codec": "int4", "chunk_bytes": 4}')
     with pytest.raises(InputError, match="chunk_bytes is 4, in which int4 puts no element"):
         Settings(mode="local")
+
+
+def tuned(rank):
+    """The preset, with lost datagrams: the ledger, and the most that a bucket of a step lacked."""
+    state, ledger, lost = lossy(rank, preset("compressed", share=0.6)), Ledger(SIZES), []
+    for step in range(8):
+        gradients = drawn(SIZES, rank, step)
+        ledger.enter(gradients, exchange(state, gradients, PARAMETERS))
+        lost.append(max(bucket.loss for bucket in last(state).buckets))
+    ledger.close(state)
+    state.close()
+    return ledger, max(lost)
+
+
+def test_the_preset_loses_more_than_it_selects_and_replicas_stay_equal():
+    outcomes = values(launch(tuned, RANKS))
+    assert_complete([ledger for ledger, _ in outcomes])
+    assert all(0.55 < lost < 1 for _, lost in outcomes)
