@@ -58,6 +58,7 @@ local c = {
   length = ProtoField.uint32("bl_control.length", "Bytes of body", base.DEC),
   session = ProtoField.uint32("bl_control.session", "Session", base.HEX),
   data_port = ProtoField.uint16("bl_control.data_port", "Data port", base.DEC),
+  cipher = ProtoField.uint8("bl_control.cipher", "Cipher", base.DEC, { [0] = "BLAKE2b", [1] = "AES-256-GCM" }),
   name = ProtoField.string("bl_control.name", "Name", base.UNICODE),
   terms = ProtoField.string("bl_control.terms", "Terms", base.UNICODE),
   codec = ProtoField.uint8("bl_control.codec", "Codec", base.DEC, CODECS),
@@ -152,22 +153,24 @@ local function arrivals(body, tree)
 end
 
 local BODIES = {
-  HELLO = { 10, function(body, tree)
+  HELLO = { 11, function(body, tree)
     local name, terms = body(6, 2):uint(), body(8, 2):uint()
     tree:add(c.session, body(0, 4))
     tree:add(c.data_port, body(4, 2))
-    local rest = 10 + name + terms
+    tree:add(c.cipher, body(10, 1))
+    local rest = 11 + name + terms
     if body:len() < rest then return nil, true end
-    if name > 0 then tree:add_packet_field(c.name, body(10, name), ENC_UTF_8) end
-    if terms > 0 then tree:add_packet_field(c.terms, body(10 + name, terms), ENC_UTF_8) end
+    if name > 0 then tree:add_packet_field(c.name, body(11, name), ENC_UTF_8) end
+    if terms > 0 then tree:add_packet_field(c.terms, body(11 + name, terms), ENC_UTF_8) end
     if body:len() > rest + 4 then tree:add(c.codec, body(rest + 4, 1)) end
     if body:len() > rest then tree:add(c.layout, body(rest)) end
-    return name > 0 and body(10, name):string(ENC_UTF_8) or nil
+    return name > 0 and body(11, name):string(ENC_UTF_8) or nil
   end },
-  WELCOME = { 6, function(body, tree)
+  WELCOME = { 7, function(body, tree)
     tree:add(c.session, body(0, 4))
     tree:add(c.data_port, body(4, 2))
-    if body:len() > 6 then tree:add(c.key, body(6)) end
+    tree:add(c.cipher, body(6, 1))
+    if body:len() > 7 then tree:add(c.key, body(7)) end
   end },
   REFUSED = { 0, text },
   FAILED = { 0, text },

@@ -51,6 +51,7 @@ class Case:
     congestion_control: str = "fixed"
     order: str = "in-order"
     authenticate: bool = False
+    encrypt: bool = False
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     repeats: int = 3  # measured transfers at least
     most: int = MOST_REPETITIONS
@@ -195,12 +196,13 @@ def _in_orders() -> Iterator[Case]:
 
 def _authenticated() -> Iterator[Case]:
     """The paced cases with 16 bytes on every datagram; their cost is that of `P-0%` beside them."""
-    for repair in _TWO_REPAIRS:
+    for repair, encrypt in itertools.product(_TWO_REPAIRS, (False, True)):
         yield Case(
-            name=f"100M/loss-0%/P-0%/{repair}+auth",
+            name=f"100M/loss-0%/P-0%/{repair}+{'encrypted' if encrypt else 'auth'}",
             link=LinkKind(rate_bps=_100M),
             repair=repair,
             authenticate=True,
+            encrypt=encrypt,
             chunk_bytes=DEFAULT_CHUNK_BYTES - _MAC_BYTES,
         )
 

@@ -184,6 +184,7 @@ def _transfer(
         rate_bps=case.rate_bps or math.inf,
         queue_bytes=queue_bytes(case.link) / len(network.workers),
         credentials=credentials,
+        encrypted=case.encrypt,
         insecure=credentials is None,  # nobody else is in these namespaces
         peer_timeout_s=case.limit_s,
     )

@@ -128,7 +128,7 @@ def _messages(
             yield Row(time_s, *ends, None, f"{len(message)} bytes within a message")
             return
         if message.type == MessageType.HELLO and len(message.body) >= HELLO.size:
-            _, _, name_bytes, _ = HELLO.unpack_from(message.body)
+            _, _, name_bytes, *_ = HELLO.unpack_from(message.body)
             peer = message.body[HELLO.size :][:name_bytes].decode(errors="replace")
             # From the network: nothing that a terminal would interpret.
             names[ends[0]] = "".join(sign if sign.isprintable() else "?" for sign in peer[:64])

@@ -247,7 +247,7 @@ class Connection:
         if welcome.session != self._settings.session:
             raise ProtocolError("WELCOME of another session")
         self._advance(ConnectionState.JOINING, ConnectionState.WAITING, MessageType.WELCOME)
-        self._events.append(Joined(welcome.data_port, welcome.key))
+        self._events.append(Joined(welcome.data_port, welcome.key, welcome.cipher))
 
     def on_deadline(self, now_s: float) -> None:
         if self.lost is not None:

@@ -7,6 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.messages import Cipher
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransferReport:
@@ -83,10 +85,11 @@ Observer = Callable[[Observation], None]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Worker: the server let us in; the server's data port for us, and the datagrams' key."""
+    """Worker: the server let us in; its data port for us, and what seals the datagrams."""
 
     data_port: int
-    key: bytes
+    key: bytes = field(repr=False)
+    cipher: int = Cipher.BLAKE2B
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ PROBE, BITMAP and STOP are DBLP's signals (arXiv 2605.01989). Bits go least sign
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -39,15 +39,22 @@ MAX_ACK_BYTES = _FIELDS.size + SEND_INDEX_MODULUS // 8
 _NONE = 0xFFFF
 _AT_ONCE = 1
 KEY_BYTES = 32
-_WELCOME = struct.Struct("!IH")
-HELLO = struct.Struct("!IHHH")
+_WELCOME = struct.Struct("!IHB")
+HELLO = struct.Struct("!IHHHB")
+
+
+class Cipher(IntEnum):
+    """What seals datagrams, the better the higher."""
+
+    BLAKE2B = 0  # it authenticates and does not encrypt
+    AES_256_GCM = 1
 
 
 class MessageType(IntEnum):
     """The types of messages, each with its direction, its meaning and, after a dash, its body."""
 
-    HELLO = 1  # worker to server: who I am - session, data port, name, terms, layout
-    WELCOME = 2  # server to worker: joined - session, its data port for this worker, key or nothing
+    HELLO = 1  # worker to server: who I am - session, data port, cipher, name, terms, layout
+    WELCOME = 2  # server to worker: joined - session, its data port for it, cipher, key or nothing
     REFUSED = 3  # server to worker: why not - text
     PROBE = 4  # sender to receiver: what is missing? - SENT or PASS
     BITMAP = 5  # receiver to sender: this came since I last answered - `pack_arrivals`
@@ -174,11 +181,12 @@ class Hello:
     data_port: int = 0  # its UDP port; 0 where the data need none
     terms: str = ""  # a text of what must be equal on both sides besides the layout
     layout: bytes = b""  # PayloadLayout.encode()'s result, or empty
+    cipher: int = Cipher.BLAKE2B  # the best that it can
 
     def message(self) -> ControlMessage:
         """ValueError when it is larger than a HELLO may be: the layout has too many tensors."""
         name, terms = self.name.encode(), self.terms.encode()
-        head = HELLO.pack(self.session, self.data_port, len(name), len(terms))
+        head = HELLO.pack(self.session, self.data_port, len(name), len(terms), self.cipher)
         body = head + name + terms + self.layout
         if len(body) > MAX_HELLO_BYTES:
             raise ValueError(
@@ -191,7 +199,7 @@ class Hello:
     def parse(cls, body: bytes) -> "Hello":
         if len(body) < HELLO.size:
             raise ProtocolError(f"HELLO with a body of {len(body)} bytes")
-        session, data_port, name_bytes, terms_bytes = HELLO.unpack_from(body)
+        session, data_port, name_bytes, terms_bytes, cipher = HELLO.unpack_from(body)
         rest = body[HELLO.size :]
         texts_bytes = name_bytes + terms_bytes
         if len(rest) < texts_bytes:
@@ -202,25 +210,34 @@ class Hello:
         except UnicodeDecodeError:
             raise ProtocolError("HELLO with a text that is not UTF-8") from None
         layout = rest[texts_bytes:]
-        return cls(session=session, name=name, data_port=data_port, terms=terms, layout=layout)
+        return cls(
+            session=session,
+            name=name,
+            data_port=data_port,
+            terms=terms,
+            layout=layout,
+            cipher=cipher,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
     session: int  # of the run
     data_port: int  # the server's port for this worker's data
-    key: bytes = b""  # authenticates this worker's datagrams, KEY_BYTES long
+    key: bytes = field(default=b"", repr=False)  # of this worker's datagrams, KEY_BYTES long
+    cipher: int = Cipher.BLAKE2B  # seals them
 
     def message(self) -> ControlMessage:
-        body = _WELCOME.pack(self.session, self.data_port) + self.key
+        body = _WELCOME.pack(self.session, self.data_port, self.cipher) + self.key
         return ControlMessage(MessageType.WELCOME, body=body)
 
     @classmethod
     def parse(cls, body: bytes) -> "Welcome":
         if len(body) not in (_WELCOME.size, _WELCOME.size + KEY_BYTES):
             raise ProtocolError(f"WELCOME with a body of {len(body)} bytes")
-        session, data_port = _WELCOME.unpack_from(body)
-        return cls(session=session, data_port=data_port, key=body[_WELCOME.size :])
+        session, data_port, cipher = _WELCOME.unpack_from(body)
+        key = body[_WELCOME.size :]
+        return cls(session=session, data_port=data_port, cipher=cipher, key=key)
 
 
 def check_u32(name: str, value: int) -> None:

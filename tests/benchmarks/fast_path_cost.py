@@ -1,4 +1,4 @@
-"""It measures the cost to code, compose and place a payload: C beside numpy, in one run.
+"""It measures the cost to code, compose, place, seal and open: C beside numpy, in one run.
 
     python -m tests.benchmarks.fast_path_cost
 
@@ -16,12 +16,15 @@ import numpy as np
 from testbed.transport import PayloadLayout, codec
 from testbed.transport.codec import CODECS
 from testbed.transport.fast_path import NUMPY, FastPath
+from testbed.transport.messages import KEY_BYTES, Cipher
 from testbed.transport.native.fast_path import FAST_PATH, WHY_NONE
+from testbed.transport.net.tls import TAG_BYTES, aes, authentication
 from testbed.transport.wire import new_frames
 
 PAYLOAD_BYTES = 20_000_000
 BATCH = 44
 TURNS = 7
+SIZES = (1440, 8900, 32000)  # of chunks that are sealed
 
 
 def one(path: FastPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float, float]:
@@ -68,9 +71,9 @@ def codecs() -> None:
     values = np.random.default_rng(1).standard_normal(PAYLOAD_BYTES, dtype=np.float32)
     library = codec.LIBRARY
     for name in CODECS:
-        for path, found, turns in (("compiled", library, TURNS), ("numpy", None, 1)):
+        for path, used, turns in (("compiled", library, TURNS), ("numpy", None, 1)):
             if path == "numpy" or library is not None:
-                codec.LIBRARY = found
+                codec.LIBRARY = used
                 copy, *costs = (
                     statistics.median(x) for x in zip(*of_codec(name, values, turns), strict=True)
                 )
@@ -80,6 +83,27 @@ def codecs() -> None:
                 )
                 print(f"{path:8} {name:8} {shown} CPU-s per GB of float32 (times memcpy)")
     codec.LIBRARY = library
+
+
+def seal(cipher: Cipher, chunk_bytes: int) -> tuple[float, float]:
+    """Processor seconds per gigabyte of sealing and of opening, of as many as one send takes."""
+    ours, theirs = (
+        authentication(bytes(KEY_BYTES), is_server=is_server, cipher=cipher)
+        for is_server in (True, False)
+    )
+    batch = min(BATCH, 65507 // (chunk_bytes + 32))
+    frames = new_frames(batch, chunk_bytes, tag_bytes=TAG_BYTES)
+    calls = PAYLOAD_BYTES // (batch * chunk_bytes)
+    sealing_s = opening_s = 0.0
+    for _ in range(calls):
+        began_s = time.process_time()
+        rows = ours.seal(frames)
+        sealed_s = time.process_time()
+        assert len(theirs.open(rows)) == batch
+        opening_s += time.process_time() - sealed_s
+        sealing_s += sealed_s - began_s
+    sealed_bytes = calls * batch * chunk_bytes
+    return sealing_s / sealed_bytes * 1e9, opening_s / sealed_bytes * 1e9
 
 
 def main() -> None:
@@ -97,10 +121,22 @@ def main() -> None:
             for name, path in paths.items():
                 costs[name, order].append(one(path, layout, orders[order]))
     for (name, order), cost in costs.items():
-        for what, values in zip(("compose", "place"), zip(*cost, strict=True), strict=True):
-            middle, least = statistics.median(values), min(values)
-            print(f"{name:8} {order:8} {what:7} {middle:5.2f} ({least:.2f}) CPU-s per GB")
+        show(f"{name:8} {order:8}", ("compose", "place"), cost)
+    ciphers = [Cipher.BLAKE2B, *([] if aes() is None else [Cipher.AES_256_GCM])]
+    sealing = defaultdict(list)
+    for _ in range(TURNS):
+        for chunk_bytes in SIZES:
+            for cipher in ciphers:
+                sealing[cipher.name, chunk_bytes].append(seal(cipher, chunk_bytes))
+    for (name, chunk_bytes), cost in sealing.items():
+        show(f"{name:11} {chunk_bytes:5}", ("seal", "open"), cost)
     codecs()
+
+
+def show(name: str, parts: tuple[str, str], cost: list[tuple[float, float]]) -> None:
+    for what, values in zip(parts, zip(*cost, strict=True), strict=True):
+        middle, least = statistics.median(values), min(values)
+        print(f"{name} {what:7} {middle:5.2f} ({least:.2f}) CPU-s per GB")
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ def test_a_transfer_is_told_pass_by_pass(rows, tmp_path, capsys):
     conversation.gather(28, lost=set())
     output = rows(conversation)
     assert output[1:5] == [
-        "worker-1 > server HELLO, 38 bytes, codec float32",
-        "server > worker-1 WELCOME, 6 bytes",
+        "worker-1 > server HELLO, 39 bytes, codec float32",
+        "server > worker-1 WELCOME, 7 bytes",
         "worker-1 > server 0 10 datagrams in 9.000 ms, chunks 0 to 9",
         "worker-1 > server 0 PROBE, 5 bytes",
     ]

@@ -58,12 +58,18 @@ _KEY = bytes(range(messages.KEY_BYTES))
 MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
     (
         _HELLO.message(),
-        {"session": "0x05e55104", "data_port": "47003", "name": "worker-é", "terms": "v1"}
+        {
+            "session": "0x05e55104",
+            "data_port": "47003",
+            "cipher": "0",
+            "name": "worker-é",
+            "terms": "v1",
+        }
         | {"codec": "4", "layout": _LAYOUT.hex(":")},
     ),
     (
-        Welcome(session=SESSION, data_port=47003, key=_KEY).message(),
-        {"session": "0x05e55104", "data_port": "47003", "key": _KEY.hex(":")},
+        Welcome(session=SESSION, data_port=47003, key=_KEY, cipher=1).message(),
+        {"session": "0x05e55104", "data_port": "47003", "cipher": "1", "key": _KEY.hex(":")},
     ),
     (reason_message(MessageType.REFUSED, "no such name"), {"reason": "no such name"}),
     (ControlMessage(MessageType.PROBE, 9, SENT.pack(1234)), {"sent": "1234"}),

@@ -119,8 +119,8 @@ def test_a_malformed_header_is_refused_before_its_body_is_awaited(stream, named)
 def test_the_smallest_and_the_largest_body_are_taken_and_no_other(kind):
     bitmap_bytes = 10
     smallest, largest = {
-        MessageType.HELLO: (10, 1 << 20),
-        MessageType.WELCOME: (6, 38),
+        MessageType.HELLO: (11, 1 << 20),
+        MessageType.WELCOME: (7, 39),
         MessageType.REFUSED: (0, 1024),
         MessageType.PROBE: (4, 5),
         MessageType.BITMAP: (1, 5 + bitmap_bytes),
@@ -157,15 +157,15 @@ def test_bitmaps_of_another_size_are_refused(body, named):
 
 
 def test_introductions_survive_the_way():
-    hello = Hello(session=2**32 - 1, name="wörker-1", data_port=47000, layout=b"\1\2\3")
+    hello = Hello(session=2**32 - 1, name="wörker-1", data_port=47000, layout=b"\1\2\3", cipher=1)
     assert Hello.parse(hello.message().body) == hello
     shortest = Hello(session=1, name="")
     assert Hello.parse(shortest.message().body) == shortest
-    with pytest.raises(ProtocolError, match="HELLO with a body of 9 bytes"):
+    with pytest.raises(ProtocolError, match="HELLO with a body of 10 bytes"):
         Hello.parse(shortest.message().body[:-1])
-    welcome = Welcome(session=5, data_port=47001)
+    welcome = Welcome(session=5, data_port=47001, key=bytes(32), cipher=1)
     assert Welcome.parse(welcome.message().body) == welcome
-    for length in (5, 7, 37, 39):
+    for length in (6, 8, 38, 40):
         with pytest.raises(ProtocolError, match=f"WELCOME with a body of {length} bytes"):
             Welcome.parse(bytes(length))
 
@@ -181,7 +181,7 @@ def test_introductions_survive_the_way():
 )
 def test_a_hello_whose_texts_are_cut_or_unreadable_is_refused(texts, named):
     with pytest.raises(ProtocolError, match=named):
-        Hello.parse(struct.pack("!IHHH", 1, 0, 3, 2) + texts)
+        Hello.parse(struct.pack("!IHHHB", 1, 0, 3, 2, 0) + texts)
 
 
 # What BITMAPs carry, and how little of the traffic it is.

@@ -15,10 +15,10 @@ import pytest
 from testbed.transport import PayloadLayout, preset
 from testbed.transport.congestion import FixedRate
 from testbed.transport.fast_path import SendPlan, SilenceBudget
-from testbed.transport.messages import Ack, ControlMessage, MessageType
+from testbed.transport.messages import Ack, Cipher, ControlMessage, MessageType
 from testbed.transport.native.fast_path import FAST_PATH, LIBRARY, WHY_NONE
 from testbed.transport.net.driver import Driver, Waiter
-from testbed.transport.net.tls import TAG_BYTES, Authentication, authentication
+from testbed.transport.net.tls import TAG_BYTES, Authentication, aes, authentication
 from testbed.transport.net.udp import UdpData, UdpSocket
 from testbed.transport.repair.passes import PassesSender
 from testbed.transport.wire import (
@@ -29,21 +29,26 @@ from testbed.transport.wire import (
     fields,
 )
 from tests.transport.loopback import run_all, site
-from tests.transport.virtual import Two, all_frames, random_payload
+from tests.transport.virtual import SESSION, Two, all_frames, random_payload
 
 NEEDS_C = pytest.mark.skipif(LIBRARY is None, reason=f"no C: {WHY_NONE}")
 pytestmark = NEEDS_C
 CHUNK_BYTES = 16
+NEEDS_AES = pytest.mark.skipif(aes() is None, reason="no libcrypto.so.3")
+CIPHERS = [Cipher.BLAKE2B, pytest.param(Cipher.AES_256_GCM, marks=NEEDS_AES)]
 
 
 @contextlib.contextmanager
-def pair(*, authenticated=False):
+def pair(*, authenticated=False, cipher=Cipher.BLAKE2B):
     size = 32 + authenticated * TAG_BYTES
     sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size) for _ in range(2)]
     for udp, other in (sockets, sockets[::-1]):
         udp.set_peer(("127.0.0.1", other.port))
         if authenticated:
-            udp.seal = authentication(bytes(32), is_server=udp is sockets[0])
+            is_server = udp is sockets[0]
+            udp.seal = authentication(
+                bytes(32), is_server=is_server, cipher=cipher, session=SESSION
+            )
     try:
         yield sockets
     finally:
@@ -158,6 +163,40 @@ def test_each_datagram_goes_with_its_authentication():
     assert len(frames) == sending.sent > plan.pacer.quantum
     rows = parties.layout.rows(parties.sent[0])
     assert np.array_equal(frames[:, 16:], rows[: len(frames)])
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_what_a_plan_seals_and_what_is_offered_have_numbers_that_go_on(cipher):
+    parties = two(500, rate_bps=1e9, tag_bytes=TAG_BYTES)
+    connection = parties.worker.connection
+    with pair(authenticated=True, cipher=cipher) as (server, udp):
+        sending = udp.planned_send()
+        arrived = []
+        for now_s in (1.0, 2.0):
+            assert sending.begin(connection.send_plan(), 0.0, segmented=udp.segmentation)
+            send_planned(sending, now_s)
+            connection.outgoing.on_plan_sent(*sending.end())
+            arrived.append(server.receive()[0].copy())
+            offered_now = connection.offer(now_s + 0.5)
+            connection.outgoing.sent(udp.send(offered_now), now_s + 0.5)
+            arrived.append(server.receive()[0].copy())
+        assert not server.counters
+    frames = np.concatenate(arrived)
+    assert all(map(len, arrived))
+    rows = parties.layout.rows(parties.sent[0])
+    assert np.array_equal(frames[:, 16:], rows[: len(frames)])
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_a_replayed_datagram_is_counted_and_taken_once(cipher):
+    _, connection, rest = under_way()
+    with pair(authenticated=True, cipher=cipher) as (udp, other):
+        sealed, other.seal = other.seal.seal(rest[:30]).copy(), None
+        other.send(np.concatenate([sealed, sealed[:5]]))
+        read(data_of(udp), connection, 2e-3, taken=True)
+        assert not udp.counters
+    receiver = connection.incoming.receivers[0]
+    assert receiver.received_count == 70 and receiver.ignored == {"replayed": 5}
 
 
 def test_nothing_goes_from_frames_without_room_for_the_tags():
@@ -583,11 +622,14 @@ def test_whatever_is_not_expected_is_left_to_the_connection_and_counted_as_ever(
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.parametrize("cipher", CIPHERS)
 @pytest.mark.parametrize("tampered", [[], [7]], ids=["genuine", "tampered"])
 @pytest.mark.parametrize("taken", [True, False], ids=["in the wait", "by the connection"])
-def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_dropped(tampered, taken):
+def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_dropped(
+    cipher, tampered, taken
+):
     parties, connection, rest = under_way()
-    with pair(authenticated=True) as (udp, other):
+    with pair(authenticated=True, cipher=cipher) as (udp, other):
         sealed, other.seal = other.seal.seal(rest[:30]).copy(), None
         sealed[tampered, 20] ^= 1
         other.send(sealed)

@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 
 from testbed.shared.input_error import InputError
-from testbed.transport import PayloadLayout, PeerLost, ProtocolError, open_endpoint, preset
+from testbed.transport import (
+    EndpointConfig,
+    PayloadLayout,
+    PeerLost,
+    ProtocolError,
+    open_endpoint,
+    preset,
+)
+from testbed.transport.messages import Cipher, Welcome
 from testbed.transport.net import keys
-from testbed.transport.net.tls import Credentials, Tls, TlsError
+from testbed.transport.net.membership import Membership
+from testbed.transport.net.tls import Credentials, Tls, TlsError, aes
 from testbed.transport.wire import fields, new_frames
 from tests.transport.loopback import SESSION, carry, in_thread, joined, site, udp_of
 
@@ -193,6 +202,45 @@ def test_endpoints_with_credentials_move_payloads(folder):
     with secured(folder) as (worker, server):
         carry(worker, server)
         carry(server, worker, 1)
+
+
+@pytest.mark.skipif(aes() is None, reason="no C, or no libcrypto.so.3")
+@pytest.mark.parametrize("who_can", ["both", "server", "worker", "one lacks it"])
+def test_what_both_sides_can_seals_the_datagrams(folder, monkeypatch, who_can):
+    place, trust = secure_site(folder)
+    mine = credentials(folder, "worker-1", "server")
+    server = place.server(credentials=trust, encrypted=who_can != "worker")
+    worker = place.worker(credentials=mine, encrypted=who_can != "server")
+    if who_can == "one lacks it":
+        lacks = property(lambda self: Cipher.AES_256_GCM if self.is_server else Cipher.BLAKE2B)
+        monkeypatch.setattr(EndpointConfig, "cipher", lacks)
+    with joined(place, server, worker) as (worker, server):
+        carry(worker, server)
+        carry(server, worker, 1)
+        facts = worker.facts()["server"], server.facts()["worker-1"]
+    expected = "AES_256_GCM" if who_can == "both" else "BLAKE2B"
+    assert [fact["cipher"] for fact in facts] == [expected] * 2
+
+
+def test_a_cipher_that_was_not_offered_is_refused(folder, monkeypatch):
+    place, trust = secure_site(folder, connect_timeout_s=2.0)
+    mine = credentials(folder, "worker-1", "server")
+    monkeypatch.setattr(
+        Membership,
+        "_welcome",
+        lambda self, name, key, cipher: Welcome(
+            session=SESSION, data_port=1, key=key, cipher=Cipher.AES_256_GCM
+        ),
+    )
+    opened = in_thread(lambda: open_endpoint(place.server(credentials=trust)))
+    with pytest.raises((ProtocolError, PeerLost), match="WELCOME with cipher 1; valid: up to 0"):
+        open_endpoint(place.worker(credentials=mine))
+    opened.result(timeout=30).close()
+
+
+def test_encryption_needs_credentials():
+    with pytest.raises(ValueError, match="encrypted is True; valid: with credentials"):
+        site().worker(encrypted=True)
 
 
 def refused(place, **settings):

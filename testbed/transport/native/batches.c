@@ -1,7 +1,7 @@
 /* The transport's fast path: what every datagram passes, in one file without global state.
 
      1  composing and placing batches       fast_path.py does the same in numpy
-     2  authenticating them                 net/tls.py     does the same with hashlib
+     2  sealing them                        net/tls.py     authenticates with hashlib
      3  sending and receiving batches       net/udp.py        does the same in plain calls
      4  plans, carried out during a wait    fast_path.py says what they may do
 
@@ -286,7 +286,7 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
     return valid;
 }
 
-/* 2. Authenticating: keyed BLAKE2b (RFC 7693) of each datagram, eight side by side.
+/* 2. Sealing. By keyed BLAKE2b (RFC 7693) of each datagram, eight side by side, or by AES-256-GCM.
 
    Datagrams are independent of one another, so the eight fill a processor's vectors, whatever it
    has of them. No branch and no address depends on a key or a tag, but on
@@ -408,14 +408,45 @@ EACH_PROCESSOR static void tags_of(const uint64_t state[8], const uint8_t *const
     memcpy(tags, h, sizeof(uint64_t) * 2 * LANES);
 }
 
-/* The keys of one connection, as hash states that have taken them. */
+/* AES-256-GCM by libcrypto, whose EVP functions net/tls.py looks up. The header is authenticated and
+   the rest encrypted. A side numbers its datagrams: of the number, the lower half travels in place
+   of the session, which the other side knows, and the rest follows from the newest. A key serves an
+   epoch of numbers; the side and the number are the nonce, so none is used twice. */
+
+#define KEY_BYTES 32
+#define NONCE_BYTES 12
+#define GET_TAG 0x10 /* EVP_CTRL_AEAD_GET_TAG */
+#define SET_TAG 0x11
+
+struct evp {
+    const void *aes;
+    void *(*new_context)(void);
+    void (*free_context)(void *);
+    int (*init)(void *, const void *cipher, void *engine, const uint8_t *key,
+                const uint8_t *nonce, int encrypts);
+    int (*update)(void *, uint8_t *to, int *written, const uint8_t *from, int bytes);
+    int (*finish)(void *, uint8_t *to, int *written);
+    int (*control)(void *, int type, int bytes, void *value);
+};
+
+/* What one side has sealed. */
+struct side {
+    uint64_t state[8]; /* a hash that has taken the key: it makes tags, or the epochs' keys */
+    uint64_t number;   /* AES: of the next datagram, or the newest that was opened */
+    uint64_t epochs[2]; /* of the contexts, counted from 1; an even and an odd one */
+    void *contexts[2];
+    uint32_t is_worker;
+};
+
 struct sealing {
-    uint64_t ours[8], theirs[8];
+    struct side ours, theirs;
+    const struct evp *evp; /* NULL: BLAKE2b */
+    uint32_t session, epoch_bits;
 };
 
 /* The state after the key's block, for messages that are not empty. */
 API void take_key(uint64_t state[8], const uint8_t *key, int64_t key_bytes,
-                  const uint8_t person[16])
+                  const uint8_t person[16], int64_t digest_bytes)
 {
     lanes h[8];
     uint8_t block[BLOCK_BYTES] = {0};
@@ -425,12 +456,117 @@ API void take_key(uint64_t state[8], const uint8_t *key, int64_t key_bytes,
         at[i] = block;
     for (int i = 0; i < 8; i++)
         h[i] = (lanes){0} + FIRST[i];
-    h[0] ^= (uint64_t)(TAG_BYTES | key_bytes << 8 | 1 << 16 | 1 << 24);
+    h[0] ^= (uint64_t)(digest_bytes | key_bytes << 8 | 1 << 16 | 1 << 24);
     h[6] ^= word_at(person);
     h[7] ^= word_at(person + 8);
     compress(h, at, BLOCK_BYTES, 0);
     for (int i = 0; i < 8; i++)
         state[i] = h[i][0];
+    explicit_bzero(block, sizeof block);
+}
+
+/* An epoch's key is the digest of its number. */
+static void key_of(const struct side *side, uint64_t epoch, uint8_t key[KEY_BYTES])
+{
+    lanes h[8];
+    uint8_t block[BLOCK_BYTES] = {0};
+    const uint8_t *at[LANES];
+    uint64_t value = word(epoch);
+    memcpy(block, &value, sizeof value);
+    for (int i = 0; i < LANES; i++)
+        at[i] = block;
+    for (int i = 0; i < 8; i++)
+        h[i] = (lanes){0} + side->state[i];
+    compress(h, at, BLOCK_BYTES + sizeof value, 1);
+    for (int i = 0; i < KEY_BYTES / 8; i++) {
+        value = word(h[i][0]);
+        memcpy(key + 8 * i, &value, sizeof value);
+    }
+    explicit_bzero(h, sizeof h);
+}
+
+/* The context with the key of this number's epoch; NULL where libcrypto fails. */
+static void *context_of(const struct sealing *it, struct side *side, uint64_t number, int encrypts)
+{
+    uint64_t epoch = number >> it->epoch_bits;
+    void **context = &side->contexts[epoch & 1];
+    if (side->epochs[epoch & 1] == epoch + 1)
+        return *context;
+    side->epochs[epoch & 1] = 0;
+    if (!*context && !(*context = it->evp->new_context()))
+        return NULL;
+    uint8_t key[KEY_BYTES];
+    key_of(side, epoch, key);
+    int keyed = it->evp->init(*context, it->evp->aes, NULL, key, NULL, encrypts);
+    explicit_bzero(key, sizeof key);
+    if (keyed != 1)
+        return NULL;
+    side->epochs[epoch & 1] = epoch + 1;
+    return *context;
+}
+
+/* Encrypts or decrypts one text in place, with its tag behind it; returns whether it could, and the
+   tag is right. The context has the key. */
+API int aes_gcm(const struct evp *evp, void *context, const uint8_t nonce[NONCE_BYTES],
+                const uint8_t *head, int64_t head_bytes, uint8_t *text, int64_t bytes,
+                int encrypts)
+{
+    int written, ok = evp->init(context, NULL, NULL, NULL, nonce, encrypts) == 1;
+    ok = ok && evp->update(context, NULL, &written, head, (int)head_bytes) == 1;
+    ok = ok && evp->update(context, text, &written, text, (int)bytes) == 1;
+    if (!encrypts)
+        ok = ok && evp->control(context, SET_TAG, TAG_BYTES, text + bytes) == 1;
+    uint8_t nothing[TAG_BYTES];
+    ok = ok && evp->finish(context, nothing, &written) == 1;
+    if (encrypts)
+        ok = ok && evp->control(context, GET_TAG, TAG_BYTES, text + bytes) == 1;
+    return ok;
+}
+
+static int of_number(const struct sealing *it, struct side *side, uint64_t number, uint8_t *row,
+                     int64_t size, int encrypts)
+{
+    uint8_t nonce[NONCE_BYTES];
+    void *context = context_of(it, side, number, encrypts);
+    write32(nonce, side->is_worker);
+    write32(nonce + 4, (uint32_t)(number >> 32));
+    write32(nonce + 8, (uint32_t)number);
+    return context && aes_gcm(it->evp, context, nonce, row, HEADER_BYTES, row + HEADER_BYTES,
+                              size - HEADER_BYTES, encrypts);
+}
+
+static int encrypt_row(struct sealing *it, uint8_t *row, int64_t size)
+{
+    uint64_t number = it->ours.number++;
+    write32(row, it->session);
+    int done = of_number(it, &it->ours, number, row, size, 1);
+    write32(row, (uint32_t)number);
+    return done;
+}
+
+static int decrypt_row(struct sealing *it, uint8_t *row, int64_t size)
+{
+    uint64_t newest = it->theirs.number;
+    int32_t ahead = (int32_t)(read32(row) - (uint32_t)newest);
+    uint64_t number = newest + (uint64_t)(int64_t)ahead;
+    if (ahead < 0 && number > newest) /* before the first */
+        return 0;
+    write32(row, it->session);
+    if (!of_number(it, &it->theirs, number, row, size, 0))
+        return 0;
+    if (ahead > 0)
+        it->theirs.number = number;
+    return 1;
+}
+
+/* Ends the use of a connection's keys. */
+API void forget_keys(struct sealing *it)
+{
+    for (int i = 0; it->evp && i < 2; i++) {
+        it->evp->free_context(it->ours.contexts[i]);
+        it->evp->free_context(it->theirs.contexts[i]);
+    }
+    explicit_bzero(it, sizeof *it);
 }
 
 /* Eight rows from `first` on; the last of all stands in for those that there are not. */
@@ -441,17 +577,22 @@ static void eight(const uint8_t *at[LANES], const uint8_t *rows, int64_t first, 
         at[i] = rows + (first + i < count ? first + i : count - 1) * stride;
 }
 
-/* Writes the tags behind datagrams of `size` bytes, TAG_BYTES apart. Returns 0, or -1 where there
-   is nothing to seal. */
-API int seal_rows(const struct sealing *it, uint8_t *rows, int64_t count, int64_t size)
+/* Seals datagrams of `size` bytes, TAG_BYTES apart, and writes the tags there. Returns 0, or -1 for
+   a wrong size, or where libcrypto fails. */
+API int seal_rows(struct sealing *it, uint8_t *rows, int64_t count, int64_t size)
 {
     const uint8_t *at[LANES];
     uint64_t tags[2][LANES];
-    if (size <= 0)
+    if (size <= 0 || (it->evp && size < HEADER_BYTES))
         return -1;
+    for (int64_t i = 0; it->evp && i < count; i++)
+        if (!encrypt_row(it, rows + i * (size + TAG_BYTES), size))
+            return -1;
+    if (it->evp)
+        return 0;
     for (int64_t first = 0; first < count; first += LANES) {
         eight(at, rows, first, count, size + TAG_BYTES);
-        tags_of(it->ours, at, (uint64_t)size, tags);
+        tags_of(it->ours.state, at, (uint64_t)size, tags);
         for (int64_t i = 0; i < LANES && first + i < count; i++) {
             uint64_t tag[2] = {word(tags[0][i]), word(tags[1][i])};
             memcpy(rows + (first + i) * (size + TAG_BYTES) + size, tag, TAG_BYTES);
@@ -460,27 +601,31 @@ API int seal_rows(const struct sealing *it, uint8_t *rows, int64_t count, int64_
     return 0;
 }
 
-/* Moves the other side's datagrams, of `size` bytes and a tag each, before the forged ones; returns
-   how many they are. */
-API int64_t open_rows(const struct sealing *it, uint8_t *rows, int64_t count, int64_t size)
+static int is_tag(const uint64_t tags[2][LANES], int64_t lane, const uint8_t *tag)
+{
+    return !((tags[0][lane] ^ word_at(tag)) | (tags[1][lane] ^ word_at(tag + 8)));
+}
+
+/* Opens datagrams of `size` bytes and a tag each, and moves the other side's before the forged ones;
+   returns how many they are. */
+API int64_t open_rows(struct sealing *it, uint8_t *rows, int64_t count, int64_t size)
 {
     int64_t genuine = 0, whole = size + TAG_BYTES;
     const uint8_t *at[LANES];
     uint64_t tags[2][LANES];
-    if (size <= 0)
+    if (size <= 0 || (it->evp && size < HEADER_BYTES))
         return 0;
-    for (int64_t first = 0; first < count; first += LANES) {
-        eight(at, rows, first, count, whole);
-        tags_of(it->theirs, at, (uint64_t)size, tags);
-        for (int64_t i = 0; i < LANES && first + i < count; i++) {
-            uint64_t differs = (tags[0][i] ^ word_at(at[i] + size)) |
-                               (tags[1][i] ^ word_at(at[i] + size + 8));
-            if (differs)
-                continue;
-            if (genuine != first + i)
-                memcpy(rows + genuine * whole, at[i], (size_t)whole);
-            genuine++;
+    for (int64_t i = 0; i < count; i++) {
+        uint8_t *row = rows + i * whole;
+        if (!it->evp && i % LANES == 0) {
+            eight(at, rows, i, count, whole);
+            tags_of(it->theirs.state, at, (uint64_t)size, tags);
         }
+        if (!(it->evp ? decrypt_row(it, row, size) : is_tag(tags, i % LANES, row + size)))
+            continue;
+        if (genuine != i)
+            memcpy(rows + genuine * whole, row, (size_t)whole);
+        genuine++;
     }
     return genuine;
 }
@@ -500,7 +645,7 @@ API int64_t open_rows(const struct sealing *it, uint8_t *rows, int64_t count, in
    than the peer, of other sizes and without its tag, all that were dropped so far. */
 struct receiving {
     uint8_t *rows;
-    const struct sealing *sealing; /* NULL for none, as below */
+    struct sealing *sealing; /* NULL for none, as below */
     uint8_t peer[ADDRESS_BYTES];
     uint32_t per_message, datagram_bytes, drained;
     uint64_t rows_room; /* bytes */
@@ -671,7 +816,7 @@ static double clock_s(void)
 /* pacing.py has the same token bucket. */
 struct planned_send {
     const struct composing *composing;
-    const struct sealing *sealing;
+    struct sealing *sealing;
     struct sending *plain, *segmented; /* the latter NULL where the kernel does not cut */
     const int64_t *chunks;
     double due_s, tokens, refilled_s, bytes_per_s, most_tokens, wire_bytes;

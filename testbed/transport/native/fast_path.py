@@ -29,7 +29,8 @@ from testbed.transport.fast_path import (
 # Each function, what it returns, and what it takes.
 _FUNCTIONS = (
     *(("compose", "i", "aassi"), ("place", "s", "aassi"), ("transfer_of", "s", "ass")),
-    *(("take_key", "-", "acsc"), ("seal_rows", "i", "aass"), ("open_rows", "s", "aass")),
+    *(("take_key", "-", "acscs"), ("seal_rows", "i", "aass"), ("open_rows", "s", "aass")),
+    *(("aes_gcm", "i", "aacasasi"), ("forget_keys", "-", "a")),
     *(("receive", "s", "ai"), ("send_rows", "s", "aias"), ("wait_with_plans", "s", "asasasdd")),
     *(("send_planned", "-", "ad"), ("receive_planned", "-", "ad")),
 )

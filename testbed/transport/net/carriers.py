@@ -13,6 +13,7 @@ from testbed.transport.connection import Connection
 from testbed.transport.errors import ProtocolError
 from testbed.transport.joining import SERVER
 from testbed.transport.messages import (
+    Cipher,
     ControlMessage,
     ControlParser,
     Hello,
@@ -105,7 +106,9 @@ class Carrier(ABC):
         return None
 
     @abstractmethod
-    def attach(self, connection: Connection, port: int, key: bytes) -> DataChannel:
+    def attach(
+        self, connection: Connection, port: int, key: bytes, cipher: int = Cipher.BLAKE2B
+    ) -> DataChannel:
         """Makes the data channel of a connection, to the peer's port."""
 
     @abstractmethod
@@ -146,7 +149,9 @@ class UdpCarrier(Carrier):
             receive_buffer_bytes=self._sockets[peer].buffer_bytes,
         )
 
-    def attach(self, connection: Connection, port: int, key: bytes) -> UdpData:
+    def attach(
+        self, connection: Connection, port: int, key: bytes, cipher: int = Cipher.BLAKE2B
+    ) -> UdpData:
         if not port:
             raise ProtocolError(f"{connection.peer} names no port for its data")
         config, udp = self._config, self._sockets[connection.peer]
@@ -154,7 +159,11 @@ class UdpCarrier(Carrier):
         if config.is_server:
             udp.drain()  # what a worker sent before it joined again would pass for new datagrams
         if config.tag_bytes:
-            udp.seal = authentication(key, is_server=config.is_server)
+            if cipher > config.cipher:
+                raise ProtocolError(f"WELCOME with cipher {cipher}; valid: up to {config.cipher}")
+            udp.seal = authentication(
+                key, is_server=config.is_server, cipher=cipher, session=config.session
+            )
         udp.set_peer(host.at(port))
         # Arrivals may coalesce until half the buffer is full, at the rate of this side.
         rate_bps, chunk_bytes = config.rate_bps, config.layout.chunk_bytes
@@ -189,7 +198,9 @@ class TcpCarrier(Carrier):
         self.listeners = sockets if config.is_server else {}
         self._channels: dict[str, tcp.TcpData] = {}
 
-    def attach(self, connection: Connection, port: int, key: bytes) -> DataChannel:
+    def attach(
+        self, connection: Connection, port: int, key: bytes, cipher: int = Cipher.BLAKE2B
+    ) -> DataChannel:
         """Connects a worker to the server's port for its data."""
         config = self._config
         data = self._sockets[connection.peer]

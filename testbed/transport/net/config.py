@@ -11,8 +11,8 @@ from testbed.shared.input_error import shown
 from testbed.transport.events import Observer
 from testbed.transport.joining import SERVER
 from testbed.transport.layout import PayloadLayout, layout_of
-from testbed.transport.messages import check_u32
-from testbed.transport.net.tls import TAG_BYTES, Credentials
+from testbed.transport.messages import Cipher, check_u32
+from testbed.transport.net.tls import TAG_BYTES, Credentials, aes
 from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.presets import ProtocolConfig
 from testbed.transport.settings import LeaveOut
@@ -54,7 +54,9 @@ class EndpointConfig:
             a worker's UDP port is data_port itself (0 lets the kernel choose).
         credentials: this side's key and its peers' certificates, made by `keys`. Control messages
             then travel over TLS, and every datagram carries 16 bytes that only this peer can have
-            made; payloads, and what is hedged of control messages, can be read.
+            made; what is hedged of control messages can be read.
+        encrypted: with credentials, whether payloads are encrypted, too (AES-256-GCM), where both
+            sides have this and a libcrypto.so.3. Else they can be read.
         insecure: allows addresses beyond this system without credentials.
         seed: seeds the random choices of this side; give each side its own.
         segmentation: whether the kernel may cut large sends into datagrams (UDP_SEGMENT), behind
@@ -91,6 +93,7 @@ class EndpointConfig:
     control_port: int = 46999
     data_port: int = DATA_PORTS[0]
     credentials: Credentials | None = None
+    encrypted: bool = False
     insecure: bool = False
     seed: int = 0
     segmentation: bool = True
@@ -133,6 +136,7 @@ class EndpointConfig:
             ("control_port", 1 <= self.control_port <= 65535, "1 to 65535"),
             ("data_port", lowest <= self.data_port <= highest, f"{lowest} to {highest}"),
             ("leave_out", self.leave_out is None or not is_tcp, "None for tcp"),
+            ("encrypted", self.credentials is not None or not self.encrypted, "with credentials"),
         ):
             if not is_valid:
                 raise ValueError(f"{name} is {getattr(self, name)}; valid: {words}")
@@ -171,6 +175,12 @@ class EndpointConfig:
     @property
     def tag_bytes(self) -> int:
         return TAG_BYTES if self.credentials is not None else 0
+
+    @property
+    def cipher(self) -> Cipher:
+        """The best that this side can, and may use."""
+        encrypts = self.credentials is not None and self.encrypted and aes() is not None
+        return Cipher.AES_256_GCM if encrypts else Cipher.BLAKE2B
 
     @property
     def terms(self) -> str:

@@ -12,7 +12,14 @@ from testbed.transport.connection import Connection
 from testbed.transport.errors import PeerLost, ProtocolError
 from testbed.transport.events import Event, Joined, PeerGone
 from testbed.transport.joining import SERVER, Admission, UnknownSenderError
-from testbed.transport.messages import KEY_BYTES, Hello, MessageType, Welcome, reason_message
+from testbed.transport.messages import (
+    KEY_BYTES,
+    Cipher,
+    Hello,
+    MessageType,
+    Welcome,
+    reason_message,
+)
 from testbed.transport.net.addresses import Host, in_words, resolve
 from testbed.transport.net.carriers import (
     Carrier,
@@ -170,13 +177,16 @@ class Membership:
         name, config, stream = hello.name, self._config, arrival.stream
         now_s = time.monotonic()
         key = os.urandom(KEY_BYTES) if config.tag_bytes else b""
+        cipher = min(hello.cipher, config.cipher)
         try:
             self._admit(hello, arrival, self._admission)
-            connection = self._carrier.connection(name, now_s, welcome=self._welcome(name, key))
+            connection = self._carrier.connection(
+                name, now_s, welcome=self._welcome(name, key, cipher)
+            )
             whole_by_s = now_s + config.connect_timeout_s
             link = Link(connection, stream, observer=self._observer, whole_by_s=whole_by_s)
             if name not in self._carrier.listeners:
-                link.data = self._carrier.attach(connection, hello.data_port, key)
+                link.data = self._carrier.attach(connection, hello.data_port, key, cipher)
                 link.hedges = self._hedges(connection, stream, key)
         except ProtocolError as error:
             self._refuse(name, arrival, error)
@@ -188,9 +198,10 @@ class Membership:
         if link.has_data:
             self._complete(name)
 
-    def _welcome(self, name: str, key: bytes = b"") -> Welcome:
+    def _welcome(self, name: str, key: bytes = b"", cipher: int = Cipher.BLAKE2B) -> Welcome:
         config = self._config
-        return Welcome(session=config.session, data_port=config.local_data_port(name), key=key)
+        port = config.local_data_port(name)
+        return Welcome(session=config.session, data_port=port, key=key, cipher=cipher)
 
     def _refuse(self, name: str, arrival: Arrival, error: ProtocolError) -> None:
         arrival.stream.write(reason_message(MessageType.REFUSED, str(error)).encode())
@@ -236,6 +247,7 @@ class Membership:
             data_port=self._carrier.data_port,
             terms=config.terms,
             layout=config.layout.encode(),
+            cipher=config.cipher,
         )
         until_s = time.monotonic() + config.connect_timeout_s
         problem, answer = "no answer in time", ""
@@ -277,7 +289,8 @@ class Membership:
         identity = link.stream.identity
         if identity not in (None, SERVER):
             raise ProtocolError(f"the server's certificate names {identity!r}, not {SERVER!r}")
-        link.data = self._carrier.attach(link.connection, event.data_port, event.key)
+        port, key, cipher = event.data_port, event.key, event.cipher
+        link.data = self._carrier.attach(link.connection, port, key, cipher)
         link.hedges = self._hedges(link.connection, link.stream, event.key)
 
     def facts(self) -> dict[str, Any]:

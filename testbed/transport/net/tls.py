@@ -5,11 +5,13 @@ peer's name.
 """
 
 import ctypes
+import errno
 import hashlib
 import ssl
+import weakref
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ from numpy.typing import NDArray
 
 from testbed.transport.compiled import address_of, structure
 from testbed.transport.errors import ProtocolError
-from testbed.transport.messages import KEY_BYTES
+from testbed.transport.messages import KEY_BYTES, Cipher
 from testbed.transport.native.fast_path import LIBRARY
+from testbed.transport.wire import HEADER_BYTES
 
 _READ_BYTES = 1 << 16
 # How a peer's alerts end that are about this side's certificate.
@@ -164,10 +167,14 @@ class Tls:
         return TlsError(f"TLS failed: {words}")
 
 
-# Tags behind datagrams: keyed BLAKE2b (RFC 7693) with the worker's key and the sender's side, by
-# which the receiver can tell that they are genuine and intact.
+# Tags behind datagrams, by which the receiver can tell that they are genuine and intact: keyed
+# BLAKE2b (RFC 7693) with the worker's key and the sender's side, or AES-256-GCM, which encrypts the
+# chunk, too, with keys that are derived from that one.
 TAG_BYTES = 16
 _SIDES = (b"server", b"worker")
+_AES_SIDES = (b"aes server", b"aes worker")
+# After so many datagrams, of up to 64 KiB, RFC 9001 (6.6) asks for another key.
+_EPOCH_BITS = 23
 
 
 class Keyed:
@@ -186,6 +193,8 @@ class Keyed:
 
 class Authentication:
     """Appends tags to datagrams and takes them off again, by hashlib."""
+
+    cipher = Cipher.BLAKE2B
 
     def __init__(self, key: bytes, *, is_server: bool) -> None:
         if len(key) != KEY_BYTES:
@@ -221,27 +230,73 @@ class Authentication:
         return np.frombuffer(tags, dtype=np.uint8).reshape(-1, TAG_BYTES)
 
 
+class _Side(ctypes.Structure):
+    _fields_ = structure(
+        (ctypes.c_uint64 * 8, "state"),
+        (ctypes.c_uint64, "number"),
+        (ctypes.c_uint64 * 2, "epochs"),
+        (ctypes.c_void_p * 2, "contexts"),
+        (ctypes.c_uint32, "is_worker"),
+    )
+
+
 class _Sealing(ctypes.Structure):
-    _fields_ = structure((ctypes.c_uint64 * 8, "ours theirs"))
+    _fields_ = structure(
+        (_Side, "ours theirs"), (ctypes.c_void_p, "evp"), (ctypes.c_uint32, "session epoch_bits")
+    )
+
+
+class Evp(ctypes.Structure):
+    """Holds what libcrypto encrypts with."""
+
+    _functions = (
+        *("EVP_CIPHER_CTX_new", "EVP_CIPHER_CTX_free", "EVP_CipherInit_ex", "EVP_CipherUpdate"),
+        *("EVP_CipherFinal_ex", "EVP_CIPHER_CTX_ctrl"),
+    )
+    _fields_ = structure(
+        (ctypes.c_void_p, "aes new_context free_context init update finish control")
+    )
+
+    def __init__(self) -> None:
+        """OSError or AttributeError where this system has no such libcrypto."""
+        libcrypto = ctypes.CDLL("libcrypto.so.3")
+        libcrypto.EVP_aes_256_gcm.restype = ctypes.c_void_p
+        found = (ctypes.cast(getattr(libcrypto, name), ctypes.c_void_p) for name in self._functions)
+        super().__init__(libcrypto.EVP_aes_256_gcm(), *found)
 
 
 class CompiledAuthentication(Authentication):
-    """Does the same in C, by one call for a batch."""
+    """Does the same in C, by one call for a batch; with libcrypto it encrypts, too."""
 
-    def __init__(self, key: bytes, *, is_server: bool) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        *,
+        is_server: bool,
+        evp: Evp | None = None,
+        session: int = 0,
+        epoch_bits: int = _EPOCH_BITS,
+    ) -> None:
         super().__init__(key, is_server=is_server)
         assert LIBRARY is not None
-        self._it = _Sealing()
-        self.address = ctypes.addressof(self._it)  # of its struct sealing
-        sides = _SIDES if is_server else _SIDES[::-1]
-        for state, person in zip((self._it.ours, self._it.theirs), sides, strict=True):
-            LIBRARY.take_key(state, key, len(key), person.ljust(hashlib.blake2b.PERSON_SIZE, b"\0"))
+        self._it = it = _Sealing(session=session, epoch_bits=epoch_bits)
+        self.address = ctypes.addressof(it)  # of its struct sealing
+        self._evp = evp
+        it.ours.is_worker, it.theirs.is_worker = not is_server, is_server
+        sides, digest_bytes = _SIDES, TAG_BYTES
+        if evp is not None:
+            self.cipher, it.evp = Cipher.AES_256_GCM, ctypes.addressof(evp)
+            sides, digest_bytes = _AES_SIDES, KEY_BYTES
+        for side in (it.ours, it.theirs):
+            person = sides[side.is_worker].ljust(hashlib.blake2b.PERSON_SIZE, b"\0")
+            LIBRARY.take_key(side.state, key, len(key), person, digest_bytes)
         self._seal, self._open = LIBRARY.seal_rows, LIBRARY.open_rows
+        weakref.finalize(self, _forget, it)
 
     def _append_tags(self, rows: NDArray[np.uint8]) -> None:
         count, whole = rows.shape
-        refused = self._seal(self.address, address_of(rows), count, whole - TAG_BYTES)
-        assert not refused
+        if self._seal(self.address, address_of(rows), count, whole - TAG_BYTES):
+            raise OSError(errno.ENOMEM, "libcrypto cannot encrypt a datagram")
 
     def open(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Returns the genuine datagrams without their tags, which are then the first rows."""
@@ -251,7 +306,29 @@ class CompiledAuthentication(Authentication):
         return rows[:genuine, :-TAG_BYTES]
 
 
-def authentication(key: bytes, *, is_server: bool) -> Authentication:
+def _forget(it: _Sealing) -> None:
+    assert LIBRARY is not None
+    LIBRARY.forget_keys(ctypes.addressof(it))
+
+
+@cache
+def aes() -> Evp | None:
+    """Finds this system's AES-256-GCM, and tries it; None where C or libcrypto cannot."""
+    try:
+        evp = None if LIBRARY is None else Evp()
+        if evp is not None:
+            frame = np.zeros((1, HEADER_BYTES + 1), dtype=np.uint8)
+            CompiledAuthentication(bytes(KEY_BYTES), is_server=True, evp=evp).seal(frame)
+    except (OSError, AttributeError):
+        return None
+    return evp
+
+
+def authentication(
+    key: bytes, *, is_server: bool, cipher: int = Cipher.BLAKE2B, session: int = 0
+) -> Authentication:
     """Makes the seal of one connection's datagrams; ProtocolError for a key of another size."""
-    kind = Authentication if LIBRARY is None else CompiledAuthentication
-    return kind(key, is_server=is_server)
+    if LIBRARY is None:
+        return Authentication(key, is_server=is_server)
+    evp = aes() if cipher == Cipher.AES_256_GCM else None
+    return CompiledAuthentication(key, is_server=is_server, evp=evp, session=session)

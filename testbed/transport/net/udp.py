@@ -204,9 +204,14 @@ class UdpSocket:
     def port(self) -> int:
         return int(self._socket.getsockname()[1])
 
-    def facts(self) -> dict[str, int | bool]:
+    def facts(self) -> dict[str, int | str | None]:
         """Says what the kernel granted. Half of a buffer's size is for its own bookkeeping."""
-        return {**self._buffers, "segmentation": self.segmentation, "coalescing": self.coalescing}
+        return {
+            **self._buffers,
+            "segmentation": self.segmentation,
+            "coalescing": self.coalescing,
+            "cipher": None if self.seal is None else self.seal.cipher.name,
+        }
 
     @property
     def seal(self) -> Authentication | None:
