@@ -297,6 +297,7 @@ class Incoming:
         self._lent: dict[int, NDArray[np.uint8]] = {}  # the spares that hold early transfers
         self._outbox: list[ControlMessage] = []
         self._coalescer = Coalescer()
+        self._planned: Receiver  # whose data the latest plan receives
 
     def check(self, transfer: int) -> None:
         """Raises ValueError unless a transfer of this number can be posted now."""
@@ -425,15 +426,20 @@ class Incoming:
         return 0.0 if measured and not repair.only_answers else repair.coalesce_s
 
     def receive_plan(self, most_s: float, *, measured: bool) -> ReceivePlan | None:
-        if self._early or len(self.receivers) != 1:
+        if self._early or not self.receivers:
             return None
-        (receiver,) = self.receivers.values()
+        # Data of another one end the plan. What comes last goes on.
+        receivers = self.receivers.values()
+        receiver = max(receivers, key=lambda receiver: receiver.progress_s or -math.inf)
+        self._planned = receiver
         # Asked for with every wake-up, so what is seldom true comes first. Where they come faster
         # than they could gather, each wake-up has many in any case.
         coalescer = self._coalescer
         if not coalescer.wait_s(2 * coalescer.most_datagrams, math.inf):
             return None
         silence, most_s = receiver.silence, min(most_s, self._longest_wait_s(receiver, measured))
+        if len(receivers) > 1:
+            most_s = 0.0
         if silence.budget < _LEAST_PLANNED or not (missing := receiver.missing):
             return None
         at_a_time = coalescer.wait_s(missing, most_s) * coalescer.rate
@@ -448,7 +454,7 @@ class Incoming:
         )
 
     def on_plan_received(self, arrivals: Arrivals, now_s: float, *, waited: bool) -> None:
-        (receiver,) = self.receivers.values()
+        receiver = self._planned
         receiver.attentive = not waited
         receiver.on_arrivals(arrivals, now_s)
         self._finish_if_stopped(receiver)

@@ -642,6 +642,32 @@ def test_sealed_datagrams_are_delivered_and_tampered_ones_are_counted_and_droppe
     assert np.array_equal(into[came], sent[came]) and not into[~came].any()
 
 
+def test_of_two_transfers_the_one_is_taken_whose_data_come_until_those_of_the_other_do():
+    sides = []
+    for taken in (False, True):
+        parties, connection, rest = under_way()
+        parties.receive(1)
+        first = connection.incoming.receivers[0]
+        batches = [rest[:30], rest[30:60], all_frames(parties.layout, number=1)[:30]]
+        with pair() as (udp, other):
+            data = data_of(udp)
+            for number, batch in enumerate(batches):
+                if not taken:
+                    connection.on_datagrams(batch, 3e-3 + number, waited=True)
+                    continue
+                data.begin_plans(connection, 3e-3 + number)
+                assert data.receiving.at_once and data.receiving.most_s == 0
+                other.send(batch)
+                receive_planned(data.receiving, 3e-3 + number)
+                assert data.receiving.over == (number == 2)
+                data.end_plans(connection, 3e-3 + number)
+        second = connection.incoming.receivers[1]
+        sides.append([(it.received.tolist(), it.progress_s > 2) for it in (first, second)])
+        assert (first.received_count, second.received_count) == (100, 30)
+        assert connection.receive_plan(measured=True).placement is second.placement
+    assert sides[0] == sides[1]
+
+
 def test_nothing_is_taken_while_a_transfer_that_nobody_asked_for_is_under_way():
     parties, connection, _ = under_way()
     assert connection.receive_plan() is not None
