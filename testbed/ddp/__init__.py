@@ -8,13 +8,28 @@ average, `owner` and `endpoint_thread` are its ends. Imports torch, the transpor
 and the phase rule. To add one of PyTorch's hooks: a line in `settings.HOOKS`.
 """
 
+from testbed.shared.input_error import InputError
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError:
+    problem = "testbed.ddp needs torch, which is not installed; valid: pip install '.[ddp]'"
+    raise ImportError(problem) from None
+
 from testbed.ddp import backend
 from testbed.ddp.bounded_loss import BoundedLoss
 from testbed.ddp.report import BucketReport, StepReport
-from testbed.ddp.settings import Return
-from testbed.shared.input_error import InputError
+from testbed.ddp.settings import Return, Settings
 from testbed.transport import PeerLost
 
-__all__ = ["BoundedLoss", "BucketReport", "InputError", "PeerLost", "Return", "StepReport"]
+__all__ = [
+    "BoundedLoss",
+    "BucketReport",
+    "InputError",
+    "PeerLost",
+    "Return",
+    "Settings",
+    "StepReport",
+]
 
 backend.register()

@@ -3,8 +3,9 @@
     import testbed.ddp                         # registers it
     dist.init_process_group("bounded")
 
-It carries all_reduce and broadcast of tensors on the processor; Gloo does all else. Each rank owns
-a part of what is reduced: all others send theirs to it, and it reduces them in the order of ranks.
+It carries all_reduce, broadcast, all_gather and reduce_scatter of tensors on the processor; Gloo
+does all else. Each rank owns a part of what is reduced: all others send theirs to it, and it
+reduces them in the order of ranks.
 """
 
 import atexit
@@ -12,201 +13,27 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch.futures import Future
 
 from testbed.ddp.bounded_loss import at_the_end_of_backward
-from testbed.ddp.endpoint_thread import SERVER, Contribution, EndpointThread, Part
-from testbed.ddp.exchange import Bucket, Exchange, Opening, Plan, shard
+from testbed.ddp.collectives import BOTH, Ends, Memory, Move, Reduction, plan_of
+from testbed.ddp.exchange import Opening
 from testbed.ddp.meeting import Rendezvous
-from testbed.ddp.settings import Settings
-from testbed.shared.input_error import InputError
-from testbed.transport import EndpointConfig, Leg, PeerLost
-from testbed.transport.layout import ELEMENT_BYTES
-from testbed.transport.wire import U32_MAX
+from testbed.ddp.settings import Settings, require_equal
+from testbed.shared.input_error import InputError, shown
+from testbed.transport import Leg, PeerLost
 
 NAME = "bounded"
-Memory = NDArray[np.uint8]  # of a tensor, or of a part of one
 Callback = Callable[["Result"], Any]
-_BOTH = (Leg.GATHER, Leg.BROADCAST)
-# A payload has one of these numbers of chunks. So any tensor goes in few pieces, and without waste.
-_STEPS = [1, *sorted(count for power in range(1, 12) for count in (2**power, 3 * 2 ** (power - 1)))]
-_LARGEST_BYTES = 8 << 20  # of a piece: an owner holds one of each rank at once
-_ALIGNED_BYTES = 16  # the largest element
+Tensors = list[torch.Tensor]
 # Which thread issues: "" for those of the script, else that of the callbacks of a channel.
 _context = threading.local()
-
-_REDUCE: dict[Any, Callable[..., torch.Tensor]] = {  # by `ReduceOp.op`
-    dist.ReduceOp.SUM: torch.add,
-    dist.ReduceOp.AVG: torch.add,
-    dist.ReduceOp.PRODUCT: torch.mul,
-    dist.ReduceOp.MIN: torch.minimum,
-    dist.ReduceOp.MAX: torch.maximum,
-}
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_HALVES = (torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How tensors of this type become one."""
-
-    op: Any
-    dtype: torch.dtype
-
-    @property
-    def is_ours(self) -> bool:
-        averages = self.op == dist.ReduceOp.AVG
-        return self.op in _REDUCE and self.dtype in (
-            _FLOATS if averages else (*_FLOATS, *_INTEGERS)
-        )
-
-    def reduce(self, everyone: Sequence[Memory], out: Memory) -> None:
-        """Reduces all ranks' memory, in their order; may use any of it, of which `out` is one."""
-        tensors = [torch.from_numpy(memory).view(self.dtype) for memory in everyone]
-        if self.dtype in _HALVES:  # rounded once, at the end
-            tensors = [tensor.float() for tensor in tensors]
-        total, *others = tensors
-        for tensor in others:
-            _REDUCE[self.op](total, tensor, out=total)
-        if self.op == dist.ReduceOp.AVG:
-            total /= len(tensors)
-        result = torch.from_numpy(out).view(self.dtype)
-        if total.data_ptr() != result.data_ptr():
-            result.copy_(total)
-
-
-@dataclass
-class Piece(Contribution):
-    """A part of a collective, as long as one payload. Either leg may be missing."""
-
-    legs: Sequence[Leg] = _BOTH
-    reduction: Reduction | None = None
-    arriving: dict[str, Memory] = field(default_factory=dict)  # at the owner, by peer
-
-
-class CollectiveThread(EndpointThread):
-    """An end of the collectives of one owner: of that itself, or of another rank."""
-
-    def __init__(self, config: EndpointConfig, settings: Settings, **more: Any) -> None:
-        super().__init__(config, settings, **more)
-        self._peers = list(config.peers)  # of an owner: the other ranks, in order
-        self._is_owner = config.is_server
-        self._free: dict[int, list[Memory]] = {}  # by length; new memory costs as much as a copy
-
-    def begin(
-        self,
-        memory: Memory,
-        legs: Sequence[Leg],
-        reduction: Reduction | None,
-        done: Callable[[], None],
-    ) -> int:
-        """Begins with this memory, which takes the result; returns how often `done` is called."""
-        begun, chunk_bytes = 0, self.layouts[0].chunk_bytes
-        while len(memory):
-            chunks = -(-len(memory) // chunk_bytes)
-            fitting = [layout.chunk_count <= chunks for layout in self.layouts]
-            index = len(fitting) - 1 - fitting[::-1].index(True)
-            size = self.layouts[index].chunk_count * chunk_bytes
-            own, memory = memory[:size], memory[size:]
-            payload = own
-            if len(own) < size:
-                payload = np.zeros(size, dtype=np.uint8)
-                payload[: len(own)] = own
-            # A transfer's number tells its layout.
-            self.next_number += (index - self.next_number) % len(self.layouts)
-            values = payload.view(np.float32)
-            self._new.append(
-                Piece(
-                    *(self.next_number, slice(0, len(own)), values, payload, 0.0),
-                    done=partial(self._done, own, done),
-                    legs=legs,
-                    reduction=reduction,
-                )
-            )
-            self.next_number += 1
-            begun += 1
-        self._endpoint.wake()
-        return begun
-
-    def _done(self, own: Memory, done: Callable[[], None], part: Part) -> None:
-        assert part.own is not None
-        if part.own.payload is not own:
-            own[:] = part.own.payload[: len(own)]
-        done()
-
-    def _gather(self, part: Part) -> None:
-        piece = part.own
-        assert isinstance(piece, Piece)
-        if Leg.GATHER not in piece.legs:
-            return
-        transfer = Leg.GATHER.transfer(part.number)
-        if self._is_owner:
-            size = len(piece.payload)
-            free = self._free.setdefault(size, [])
-            into = {peer: free.pop() if free else np.zeros(size, np.uint8) for peer in self._peers}
-            piece.arriving = into
-            handle = self._endpoint.post_receive(transfer, 0.0, into)
-        else:
-            handle = self._endpoint.post_send(transfer, {SERVER: piece.payload})
-        part.gather.awaited.append(handle)
-
-    def _broadcast(self, part: Part) -> None:
-        piece = part.own
-        assert isinstance(piece, Piece)
-        if self._is_owner and piece.reduction is not None:
-            everyone = list(piece.arriving.values())
-            self._free[len(piece.payload)] += everyone
-            piece.reduction.reduce(
-                [*everyone[: self.owner], piece.payload, *everyone[self.owner :]], piece.payload
-            )
-        if Leg.BROADCAST not in piece.legs:
-            return
-        transfer = Leg.BROADCAST.transfer(part.number)
-        if self._is_owner:
-            to = dict.fromkeys(self._peers, piece.payload)
-            handle = self._endpoint.post_send(transfer, to)
-        else:
-            handle = self._endpoint.post_receive(transfer, 0.0, {SERVER: piece.payload})
-        part.broadcast.awaited.append(handle)
-
-
-@dataclass(frozen=True)
-class Move:
-    """What a collective does with one memory, which its owner, or one for each part, reduces."""
-
-    owner: int | None  # None: each rank owns a part
-    memory: Memory
-    legs: Sequence[Leg]
-    reduction: Reduction | None = None
-
-
-class Ends(Exchange):
-    """This rank's ends of one channel."""
-
-    ends = (CollectiveThread, CollectiveThread)
-
-    def begin(self, move: Move, done: Callable[[], None]) -> int:
-        """Returns how often `done` will be called."""
-        begun, elements = 0, -(-len(move.memory) // ELEMENT_BYTES)
-        for owner, thread in self._threads.items():
-            assert isinstance(thread, CollectiveThread)
-            memory = move.memory[:0] if move.owner not in (None, owner) else move.memory
-            if move.owner is None:
-                chunk_bytes = self._opening.chunk_bytes
-                part = shard(elements, owner, len(self._owners), chunk_bytes)
-                memory = memory[part.start * ELEMENT_BYTES : part.stop * ELEMENT_BYTES]
-            begun += thread.begin(memory, move.legs, move.reduction, done)
-        return begun
 
 
 class Result(Future[Any]):
@@ -260,10 +87,10 @@ class CollectiveWork(dist.Work):
 
     def memory_of(self, tensor: torch.Tensor) -> Memory:
         """Returns a tensor's memory; one that is not contiguous gets what stands there last."""
-        plain = tensor.detach()
-        if not tensor.is_contiguous():
-            plain = plain.contiguous()
-            self._copied.append((tensor.detach(), plain))
+        tensor = tensor.detach()
+        plain = tensor.contiguous()
+        if plain is not tensor:
+            self._copied.append((tensor, plain))
         memory: Memory = plain.reshape(-1).view(torch.uint8).numpy()
         return memory
 
@@ -324,9 +151,11 @@ class Channel:
     Callbacks are another thread, whose collectives have a channel of their own.
     """
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings, name: str, store: dist.Store) -> None:
+        """`store` is this channel's alone; its name is unique in a process, and equal on all."""
         self._name = name
         self._settings = settings
+        self._store = store
         self._lock = threading.RLock()
         self._issued: list[CollectiveWork] = []  # that have not ended, or not long ago
         self._early: list[CollectiveWork] | None = []  # issued before all ranks have met
@@ -335,7 +164,7 @@ class Channel:
         self._failure: Exception | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.later(self._open)
-        threading.Thread(target=self._run, name=f"bounded-{name}", daemon=True).start()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def later(self, job: Callable[[], None]) -> None:
         """Lets the channel's own thread do it after all that it was asked to do before."""
@@ -364,15 +193,11 @@ class Channel:
 
     def _open(self) -> None:
         try:
-            self._rendezvous = rendezvous = Rendezvous(self._settings, self._name)
+            self._rendezvous = rendezvous = Rendezvous(self._settings, self._store)
             rendezvous.meet()
-            chunk_bytes = rendezvous.chunk_bytes // _ALIGNED_BYTES * _ALIGNED_BYTES
-            steps = [count for count in _STEPS if count * chunk_bytes <= _LARGEST_BYTES]
-            elements = [rendezvous.world * count * chunk_bytes // ELEMENT_BYTES for count in steps]
-            plan: Plan = tuple(Bucket(count, "", ()) for count in elements)
-            session = rendezvous.session & U32_MAX
-            addresses, ports = rendezvous.addresses, rendezvous.ports(session)
-            opening = Opening(addresses, chunk_bytes, session, *ports, plan)
+            chunk_bytes, plan = plan_of(rendezvous.world, rendezvous.chunk_bytes)
+            ports = rendezvous.ports(rendezvous.session)
+            opening = Opening(rendezvous.addresses, chunk_bytes, rendezvous.session, *ports, plan)
             self._ends = Ends(
                 self._settings,
                 rendezvous,
@@ -395,6 +220,10 @@ class Channel:
             blamed = self._rendezvous.blamed(error, owner)
             rank, reason = self._rendezvous.first_failure(*blamed)
             error = PeerLost(f"rank {rank}", reason)
+        self.end(error)
+
+    def end(self, error: Exception) -> None:
+        """All that is under way, or is issued later, raises this error, if it is the first."""
         with self._lock:
             if self._failure is not None:
                 return
@@ -412,25 +241,41 @@ class Channel:
             self._ends.close()
         if self._rendezvous is not None and self._rendezvous.identity is not None:
             self._rendezvous.identity.close()
-        self._fail(RuntimeError("this process group is closed"))
+        self.end(RuntimeError("this process group is closed"))
 
 
 class BoundedProcessGroup(dist.ProcessGroup):
     """A process group whose channels open when they are first used. Gloo does what they do not."""
 
-    def __init__(self, options: Any, settings: Settings | None) -> None:
-        """`options`: torch's `DistributedBackendOptions`; `settings`: what `pg_options` was."""
-        super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        settings: Settings | None = None,
+        name: str = "",
+    ) -> None:
+        """Torch need not know it. The store is this group's alone; `name` tells it from others."""
+        super().__init__(rank, size)  # type: ignore[call-arg]
         if not isinstance(settings, Settings | None):
-            raise InputError(f"pg_options is {type(settings).__name__}; valid: Settings, or None")
-        gloo = dist.ProcessGroup.BackendType.GLOO
-        size = options.group_size
-        self._gloo: Any = dist.ProcessGroupGloo(
-            options.store, options.group_rank, size, timeout=options.timeout
+            raise InputError(f"pg_options is {shown(settings)}; valid: Settings, or None")
+        settings = settings or Settings()
+        seconds = settings.timeout_s or timeout.total_seconds()
+        self._settings = replace(settings, group=self, timeout_s=seconds)
+        self._settings.mode, self._settings.collective = "reliable", "sharded"
+        self._settings.late_share = 0.0
+        self._store, self._name = store, name
+        facts = Rendezvous(self._settings, store).share(
+            "the process group", lambda: {"the group's size": size}
         )
-        self._register_backend(torch.device("cpu"), gloo, self._gloo)
-        self._set_default_backend(gloo)
-        self._settings = replace(settings or Settings(), group=self, mode="reliable")
+        require_equal(facts)
+        gloo = dist.ProcessGroup.BackendType.GLOO
+        backend = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        self._others: Any = dist.ProcessGroup(store, rank, size)
+        for group in (self, self._others):
+            group._register_backend(torch.device("cpu"), gloo, backend)
+            group._set_default_backend(gloo)
         self._channels: dict[str, Channel] = {}
         self._lock = threading.Lock()
         atexit.register(self.close)
@@ -447,7 +292,9 @@ class BoundedProcessGroup(dist.ProcessGroup):
         issuer = getattr(_context, "issuer", "")
         with self._lock:
             if issuer not in self._channels:
-                self._channels[issuer] = Channel(self._settings, f"{issuer}/{self.group_name}")
+                store = dist.PrefixStore(f"bounded/{issuer}", self._store)
+                name = f"{issuer}>{self._name}"
+                self._channels[issuer] = Channel(self._settings, name, store)
             return self._channels[issuer]
 
     def _issue(self, work: CollectiveWork) -> CollectiveWork:
@@ -457,26 +304,108 @@ class BoundedProcessGroup(dist.ProcessGroup):
             self._channel.issue(work)
         return work
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:  # type: ignore[override]
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:  # type: ignore[override]
         opts = opts or dist.AllreduceOptions()
-        reductions = [Reduction(opts.reduceOp.op, tensor.dtype) for tensor in tensors]
-        if not (_are_ours(tensors) and all(reduction.is_ours for reduction in reductions)):
-            return self._gloo.allreduce(tensors, opts)
+        if not _are_ours(tensors, opts):
+            return self._others.allreduce(tensors, opts)
         work = self._work(tensors)
-        for tensor, reduction in zip(tensors, reductions, strict=True):
-            work.moves.append(Move(None, work.memory_of(tensor), _BOTH, reduction))
+        for tensor in tensors:
+            reduction = Reduction(opts.reduceOp.op, tensor.dtype)
+            work.moves.append(Move(None, work.memory_of(tensor), BOTH, reduction))
         return self._issue(work)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:  # type: ignore[override]
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
+        if not _are_ours(tensors, opts or dist.AllreduceOptions()):
+            return self._others.allreduce_coalesced(tensors, opts)
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:  # type: ignore[override]
         opts = opts or dist.BroadcastOptions()
         if not _are_ours(tensors):
-            return self._gloo.broadcast(tensors, opts)
+            return self._others.broadcast(tensors, opts)
         work = self._work(tensors)
         for tensor in tensors:
             work.moves.append(Move(opts.rootRank, work.memory_of(tensor), [Leg.BROADCAST]))
         return self._issue(work)
 
+    def allgather(  # type: ignore[override]
+        self, outputs: list[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Any:
+        if not all(map(_fit, outputs, inputs)):
+            return self._others.allgather(outputs, inputs, opts or dist.AllgatherOptions())
+        work = self._work(outputs)
+        for row, own in zip(outputs, inputs, strict=True):
+            mine = row[self.rank()].detach()
+            mine.copy_(own.reshape(mine.shape))
+            for owner, tensor in enumerate(row):
+                work.moves.append(Move(owner, work.memory_of(tensor), [Leg.BROADCAST]))
+        return self._issue(work)
+
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Any:
+        opts = opts or dist.AllgatherOptions()
+        rows = [self._rows(output) for output in outputs]
+        if not all(map(_fit, rows, inputs)):
+            return self._others.all_gather_single_coalesced(outputs, inputs, opts)
+        return self.allgather(rows, inputs, opts)
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
+        if not _fit(self._rows(output), own):
+            return self._others.all_gather_single(output, own, opts or dist.AllgatherOptions())
+        return self.all_gather_single_coalesced([output], [own], opts)
+
+    def reduce_scatter(  # type: ignore[override]
+        self, outputs: Tensors, inputs: list[Tensors], opts: Any = None
+    ) -> Any:
+        opts = opts or dist.ReduceScatterOptions()
+        if not (all(map(_fit, inputs, outputs)) and _are_ours(outputs, opts)):
+            return self._others.reduce_scatter(outputs, inputs, opts)
+        work = self._work(outputs)
+        for output, row in zip(outputs, inputs, strict=True):
+            output.detach().copy_(row[self.rank()].reshape(output.shape))
+            reduction = Reduction(opts.reduceOp.op, output.dtype)
+            for owner, tensor in enumerate(row):
+                place = output if owner == self.rank() else tensor.contiguous()
+                move = Move(owner, work.memory_of(place), [Leg.GATHER], reduction)
+                work.moves.append(move)
+        return self._issue(work)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Any:
+        opts = opts or dist.ReduceScatterOptions()
+        rows = [self._rows(tensor) for tensor in inputs]
+        if not (all(map(_fit, rows, outputs)) and _are_ours(outputs, opts)):
+            return self._others.reduce_scatter_single_coalesced(outputs, inputs, opts)
+        return self.reduce_scatter(outputs, rows, opts)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, own: torch.Tensor, opts: Any = None
+    ) -> Any:
+        opts = opts or dist.ReduceScatterOptions()
+        if not (_fit(self._rows(own), output) and _are_ours([output], opts)):
+            return self._others.reduce_scatter_single(output, own, opts)
+        return self.reduce_scatter_single_coalesced([output], [own], opts)
+
+    # The names of older versions of torch.
+    _allgather_base, _reduce_scatter_base = all_gather_single, reduce_scatter_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _rows(self, tensor: torch.Tensor) -> Tensors:
+        """Returns the parts of the ranks; nothing where it cannot be divided."""
+        if not tensor.is_contiguous() or tensor.numel() % self.size():
+            return []
+        return list(tensor.detach().view(self.size(), -1).unbind())
+
+    def abort(self) -> None:
+        """Ends it at once: what is under way raises."""
+        for channel in list(self._channels.values()):
+            channel.end(RuntimeError("this process group was aborted"))
+
     def close(self) -> None:
+        """Ends it; what other ranks still await of this one arrives."""
         atexit.unregister(self.close)
         with self._lock:
             channels, self._channels = list(self._channels.values()), {}
@@ -489,17 +418,32 @@ class BoundedProcessGroup(dist.ProcessGroup):
         super().shutdown()
 
 
-def _are_ours(tensors: Sequence[torch.Tensor]) -> bool:
+def _are_ours(tensors: Sequence[torch.Tensor], reduced: Any = None) -> bool:
+    """Says whether the transport can carry them all, and reduce them as these options say."""
     return all(
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and (reduced is None or Reduction(reduced.reduceOp.op, tensor.dtype).is_ours)
         for tensor in tensors
     )
+
+
+def _fit(row: Sequence[torch.Tensor], own: torch.Tensor) -> bool:
+    """Says whether they are ours and alike; else Gloo says what is wrong, if anything is."""
+    alike = (tensor.numel() == own.numel() and tensor.dtype == own.dtype for tensor in row)
+    return bool(row) and _are_ours([*row, own]) and all(alike)
+
+
+def _create(options: Any, settings: Settings | None) -> BoundedProcessGroup:
+    """Torch calls it with its `DistributedBackendOptions` and the `pg_options`."""
+    rank, size = options.group_rank, options.group_size
+    store, timeout, name = options.store, options.timeout, options.group_id
+    return BoundedProcessGroup(store, rank, size, timeout, settings, name)
 
 
 def register() -> None:
     """Makes the backend known to torch; RuntimeError where another one has its name."""
     if NAME.upper() in dist.Backend._plugins:
-        raise RuntimeError(f"another package has registered a c10d backend {NAME!r} before ours")
-    dist.Backend.register_backend(NAME, BoundedProcessGroup, extended_api=True, devices=["cpu"])
+        raise RuntimeError(f"a c10d backend {NAME!r} is registered already, by another package")
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])

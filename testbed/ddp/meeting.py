@@ -105,26 +105,30 @@ class Identity:
 class Rendezvous:
     """One exchange's part of the store, and what its ranks know of each other after `meet`."""
 
-    def __init__(self, settings: Settings, name: str = "") -> None:
-        """`name`: equal on all ranks; without one, the how manieth of its group it is counts."""
-        if not (dist.is_available() and dist.is_initialized()):
+    def __init__(self, settings: Settings, within: dist.Store | None = None) -> None:
+        """`within` is this exchange's alone; None: a part of the store of the group."""
+        if within is None and not (dist.is_available() and dist.is_initialized()):
             raise InputError("there is no process group; call init_process_group before")
         group = settings.group if settings.group is not None else dist.group.WORLD
         assert group is not None
         self.group = group
-        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        # Torch knows the group, or it is one that has a store of its own.
+        self.rank = dist.get_rank(group) if within is None else group.rank()
         if self.rank < 0:
             raise InputError("this rank is not in the process group `group`")
+        self.world = group.size()
         self.timeout_s = settings.timeout_s or _timeout_of(group)
         self.addresses: list[str] = []  # by rank
         self.session = 0  # a number that all ranks share and nobody else knows
         self.chunk_bytes = 0  # what a datagram carries on all paths
         self.identity: Identity | None = None  # None inside one machine, or where `insecure`
         self._settings = settings
-        if not name:
-            _exchanges[group.group_name] += 1
-            name = str(_exchanges[group.group_name])
-        prefix = f"bounded-loss/{group.group_name}/{name}"
+        if within is not None:
+            self._store = self._outside = dist.PrefixStore("meeting", within)
+            return
+        name = group.group_name
+        _exchanges[name] += 1
+        prefix = f"bounded-loss/{name}/{_exchanges[name]}"
         store = dist.distributed_c10d._get_process_group_store(group)
         self._store = dist.PrefixStore(prefix, store)
         if settings.returns is not None:

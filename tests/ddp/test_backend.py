@@ -1,22 +1,38 @@
 """The c10d backend `bounded`: collectives, and DDP and PyTorch's own hooks over it."""
 
+import itertools
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from tests.ddp.ranks import drawn, launch, model, train, values, weights, wrapped
+from testbed.ddp import InputError, PeerLost
+from testbed.ddp.backend import BoundedProcessGroup, register
+from tests.ddp.ranks import die, drawn, launch, model, train, values, weights, wrapped
 
 STEPS = 6
 
 
-def trained(rank, hook, group):
+def hooked(hook, group):
     ddp = wrapped(model(), process_group=group)
     if hook == "fp16":
         ddp.register_comm_hook(group, default_hooks.fp16_compress_hook)
     elif hook == "powerSGD":
         state = powerSGD_hook.PowerSGDState(group, 2, start_powerSGD_iter=2, min_compression_rate=1)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return ddp
+
+
+def trained(rank, hook, group):
+    ddp = hooked(hook, group)
     train(ddp, STEPS, rank)
     return weights(ddp)
 
@@ -61,3 +77,186 @@ def collectives(rank):
 
 def test_collectives_of_all_sizes_reduce_in_the_order_of_ranks():
     assert values(launch(collectives, 3, backend="bounded")) == [[]] * 3
+
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
+UNREDUCED = (torch.bool, torch.complex64)  # these go to Gloo where they are to be reduced
+
+
+def all_forms(rank):
+    """Returns what is wrong, of all collectives, for each type and some sizes."""
+    wrong, compared = [], 0
+
+    def compare(name, ours, expected):
+        nonlocal compared
+        compared += 1
+        if not torch.equal(ours, expected):
+            wrong.append((name, ours.dtype, ours.shape))
+
+    for dtype, size in itertools.product((*DTYPES, *UNREDUCED), (0, 1, 6, 30_000)):
+        everyone = [(torch.arange(size) * (other + 1) % 7).to(dtype) for other in range(3)]
+        shape = (2, -1) if size == 6 else (-1,)
+        own = everyone[rank].view(shape)
+        rows = [torch.zeros_like(own) for _ in range(3)]
+        dist.all_gather(rows, own)
+        compare("all_gather", torch.stack(rows), torch.stack(everyone).view(3, *own.shape))
+        whole = torch.zeros(3 * size, dtype=dtype)
+        dist.all_gather_single(whole, own)
+        compare("all_gather_single", whole, torch.cat(everyone))
+        total = own.clone()
+        dist.all_reduce(total)
+        compare("all_reduce", total, sum(everyone[1:], everyone[0]).view(shape))
+        if dtype in DTYPES:
+            of_this = [row + rank for row in everyone]
+            part = torch.zeros(size, dtype=dtype)
+            dist.reduce_scatter(part, of_this)
+            compare("reduce_scatter", part, 3 * everyone[rank] + 3)
+            part.zero_()
+            dist.reduce_scatter_single(part, torch.cat(of_this))
+            compare("reduce_scatter_single", part, 3 * everyone[rank] + 3)
+            compare("the input stays", torch.stack(of_this), torch.stack(everyone) + rank)
+    for op, expected in (("PRODUCT", 6.0), ("MIN", 1.0), ("MAX", 3.0)):
+        total = torch.full((5,), rank + 1.0)
+        dist.all_reduce(total, getattr(dist.ReduceOp, op))
+        compare(op, total, torch.full((5,), expected))
+    turned = (torch.arange(12.0) * (rank + 1)).view(3, 4).t()
+    dist.all_reduce(turned)
+    compare("not contiguous", turned, 6 * torch.arange(12.0).view(3, 4).t())
+    with dist._coalescing_manager():
+        one, two = torch.ones(2), torch.full((3,), float(rank))
+        dist.all_reduce(one)
+        dist.all_reduce(two)
+    compare("coalesced", torch.cat([one, two]), torch.full((5,), 3.0))
+    functional = funcol.all_reduce(torch.full((4,), float(rank)), "sum", dist.group.WORLD)
+    compare("functional", functional.clone(), torch.full((4,), 3.0))
+    return wrong, compared
+
+
+def test_all_forms_types_and_operations():
+    for wrong, compared in values(launch(all_forms, 3, backend="bounded")):
+        assert wrong == []
+        assert compared == 4 * (3 * len(DTYPES) + 3 * len(DTYPES) + 3 * len(UNREDUCED)) + 6
+
+
+def groups_and_others(rank):
+    """Subgroups, a group of one, and what Gloo does."""
+    outer = dist.new_group([0, 2])
+    alone = [dist.new_group([other]) for other in range(3)][rank]
+    by_group = []
+    if rank != 1:
+        total = torch.full((3,), rank + 1.0)
+        dist.all_reduce(total, group=outer)
+        facts = [None, None]
+        dist.all_gather_object(facts, {"rank": rank}, group=outer)
+        by_group = [*total.tolist(), *(fact["rank"] for fact in facts)]
+    mean = torch.full((2,), float(rank))
+    dist.all_reduce(mean, dist.ReduceOp.AVG, group=alone)
+    dist.barrier()
+    passed = torch.full((2,), float(rank))
+    if rank == 0:
+        dist.send(passed, 1)
+    elif rank == 1:
+        dist.recv(passed, 0)
+    return by_group, mean.tolist(), passed.tolist()
+
+
+def test_subgroups_have_sessions_of_their_own_and_gloo_does_the_rest():
+    zero, one, two = values(launch(groups_and_others, 3, backend="bounded"))
+    assert zero[0] == two[0] == [4.0, 4.0, 4.0, 0, 2]
+    assert [zero[1], one[1], two[1]] == [[0.0] * 2, [1.0] * 2, [2.0] * 2]
+    assert one[2] == [0.0, 0.0]
+
+
+def late_callbacks(rank):
+    """Callbacks that all_reduce; rank 1 registers them after the works have ended."""
+    works = [dist.all_reduce(torch.full((9,), 10.0**at), async_op=True) for at in range(3)]
+    if rank == 1:
+        for work in works:
+            work.wait()
+    caller, callers = threading.get_ident(), []
+
+    def callback(future):
+        callers.append(threading.get_ident())
+        again = dist.all_reduce(future.value()[0].clone(), async_op=True).get_future().wait()[0]
+        return again + 1
+
+    futures = [work.get_future().then(callback).then(lambda f: f.value() + 1) for work in works]
+    plain = torch.ones(2)
+    dist.all_reduce(plain)  # while they are under way
+    results = [future.wait()[0].item() for future in futures]
+    return results, plain.tolist(), caller in callers
+
+
+def test_callbacks_may_all_reduce_and_stay_in_order_whenever_they_are_registered():
+    expected = ([9 * 10.0**at + 2 for at in range(3)], [3.0, 3.0], False)
+    assert values(launch(late_callbacks, 3, backend="bounded")) == [expected] * 3
+
+
+def killed_at_work(rank, hook):
+    """Rank 1 dies after some steps; returns what the others raise, and within how many seconds."""
+    group = dist.group.WORLD
+    ddp = hooked(hook, group)
+    train(ddp, 3, rank)
+    if rank == 1:
+        die()
+    began_s = time.monotonic()
+    lines = []
+    for act in (lambda: train(ddp, 1, rank), lambda: dist.all_reduce(torch.ones(3))):
+        with pytest.raises(PeerLost) as caught:
+            act()
+        lines.append(str(caught.value))
+    return lines, time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("hook", ["none", "fp16", "powerSGD"])
+def test_a_rank_that_dies_is_named(hook):
+    for lines, took_s in values(
+        launch(killed_at_work, 3, backend="bounded", killed={1}, hook=hook)
+    ):
+        assert all("lost rank 1: the" in line and "was closed" in line for line in lines)
+        assert took_s < 30
+
+
+def unequal(rank):
+    store = dist.PrefixStore("unequal", dist.distributed_c10d._get_default_store())
+    with pytest.raises((InputError, PeerLost)) as caught:
+        BoundedProcessGroup(store, rank, 2 + rank, timedelta(seconds=2))
+    return str(caught.value)
+
+
+def test_other_world_sizes_are_named():
+    zero, one = values(launch(unequal, 2))
+    assert zero == "the group's size is 3 on rank 1 and 2 on rank 0; valid: the same on all ranks"
+    assert one == "lost rank 2: did not come to the process group within 2 s"
+
+
+def aborted(rank):
+    group = dist.group.WORLD
+    dist.all_reduce(torch.ones(3))
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(3), async_op=True)  # rank 1 never comes to it
+        group.abort()
+        with pytest.raises(RuntimeError, match="this process group was aborted"):
+            work.wait()
+    dist.destroy_process_group()
+    with pytest.raises(InputError, match="pg_options is 3; valid: Settings, or None"):
+        dist.init_process_group(
+            "bounded", store=dist.HashStore(), rank=0, world_size=1, pg_options=3
+        )
+
+
+def test_a_group_can_be_aborted_and_options_are_checked():
+    values(launch(aborted, 2, backend="bounded"))
+
+
+def test_the_name_is_registered_once():
+    with pytest.raises(RuntimeError, match="a c10d backend 'bounded' is registered already"):
+        register()
+
+
+def test_a_missing_torch_is_one_clear_line():
+    code = "import sys; sys.modules['torch'] = None; import testbed.ddp"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: testbed.ddp needs torch, which is not installed; valid: pip install '.[ddp]'"
+    )

@@ -1,0 +1,196 @@
+"""The ends of collectives: each owner reduces or sends what is its part, in pieces."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from testbed.ddp.endpoint_thread import SERVER, Contribution, EndpointThread, Part
+from testbed.ddp.exchange import Bucket, Exchange, Plan, shard
+from testbed.ddp.settings import Settings
+from testbed.transport import EndpointConfig, Leg
+from testbed.transport.layout import ELEMENT_BYTES
+
+Memory = NDArray[np.uint8]  # of a tensor, or of a part of one
+BOTH = (Leg.GATHER, Leg.BROADCAST)
+# A payload has one of these numbers of chunks. So any tensor goes in few pieces, and without waste.
+_STEPS = [1, *sorted(count for power in range(1, 12) for count in (2**power, 3 * 2 ** (power - 1)))]
+_LARGEST_BYTES = 8 << 20  # of a piece: an owner holds one of each rank at once
+_ALIGNED_BYTES = 16  # the largest element
+
+_REDUCE: dict[Any, Callable[..., torch.Tensor]] = {  # by `ReduceOp.op`
+    dist.ReduceOp.SUM: torch.add,
+    dist.ReduceOp.AVG: torch.add,
+    dist.ReduceOp.PRODUCT: torch.mul,
+    dist.ReduceOp.MIN: torch.minimum,
+    dist.ReduceOp.MAX: torch.maximum,
+}
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How tensors of this type become one."""
+
+    op: Any
+    dtype: torch.dtype
+
+    @property
+    def is_ours(self) -> bool:
+        averages = self.op == dist.ReduceOp.AVG
+        return self.op in _REDUCE and self.dtype in (
+            _FLOATS if averages else (*_FLOATS, *_INTEGERS)
+        )
+
+    def reduce(self, everyone: Sequence[Memory], out: Memory) -> None:
+        """Reduces all ranks' memory, in their order; may use any of it, of which `out` is one."""
+        tensors = [torch.from_numpy(memory).view(self.dtype) for memory in everyone]
+        if self.dtype in _HALVES:  # rounded once, at the end
+            tensors = [tensor.float() for tensor in tensors]
+        total, *others = tensors
+        for tensor in others:
+            _REDUCE[self.op](total, tensor, out=total)
+        if self.op == dist.ReduceOp.AVG:
+            total /= len(tensors)
+        result = torch.from_numpy(out).view(self.dtype)
+        if total.data_ptr() != result.data_ptr():
+            result.copy_(total)
+
+
+@dataclass
+class Piece(Contribution):
+    """A part of a collective, as long as one payload. Either leg may be missing."""
+
+    legs: Sequence[Leg] = BOTH
+    reduction: Reduction | None = None
+    arriving: dict[str, Memory] = field(default_factory=dict)  # at the owner, by peer
+
+
+class CollectiveThread(EndpointThread):
+    """An end of the collectives of one owner: of that itself, or of another rank."""
+
+    def __init__(self, config: EndpointConfig, settings: Settings, **more: Any) -> None:
+        super().__init__(config, settings, **more)
+        self._peers = list(config.peers)  # of an owner: the other ranks, in order
+        self._is_owner = config.is_server
+        self._free: dict[int, list[Memory]] = {}  # by length; new memory costs as much as a copy
+
+    def begin(
+        self,
+        memory: Memory,
+        legs: Sequence[Leg],
+        reduction: Reduction | None,
+        done: Callable[[], None],
+    ) -> int:
+        """Begins with this memory, which takes the result; returns how often `done` is called."""
+        begun, chunk_bytes = 0, self.layouts[0].chunk_bytes
+        while len(memory):
+            chunks = -(-len(memory) // chunk_bytes)
+            fitting = [layout.chunk_count <= chunks for layout in self.layouts]
+            index = len(fitting) - 1 - fitting[::-1].index(True)
+            size = self.layouts[index].chunk_count * chunk_bytes
+            own, memory = memory[:size], memory[size:]
+            payload = own
+            if len(own) < size:
+                payload = np.zeros(size, dtype=np.uint8)
+                payload[: len(own)] = own
+            # A transfer's number tells its layout.
+            self.next_number += (index - self.next_number) % len(self.layouts)
+            values = payload.view(np.float32)
+            self._new.append(
+                Piece(
+                    *(self.next_number, slice(0, len(own)), values, payload, 0.0),
+                    done=partial(self._done, own, done),
+                    legs=legs,
+                    reduction=reduction,
+                )
+            )
+            self.next_number += 1
+            begun += 1
+        self._endpoint.wake()
+        return begun
+
+    def _done(self, own: Memory, done: Callable[[], None], part: Part) -> None:
+        assert part.own is not None
+        if part.own.payload is not own:
+            own[:] = part.own.payload[: len(own)]
+        done()
+
+    def _gather(self, part: Part) -> None:
+        piece = part.own
+        assert isinstance(piece, Piece)
+        if Leg.GATHER not in piece.legs:
+            return
+        transfer = Leg.GATHER.transfer(part.number)
+        if self._is_owner:
+            size = len(piece.payload)
+            free = self._free.setdefault(size, [])
+            into = {peer: free.pop() if free else np.zeros(size, np.uint8) for peer in self._peers}
+            piece.arriving = into
+            handle = self._endpoint.post_receive(transfer, 0.0, into)
+        else:
+            handle = self._endpoint.post_send(transfer, {SERVER: piece.payload})
+        part.gather.awaited.append(handle)
+
+    def _broadcast(self, part: Part) -> None:
+        piece = part.own
+        assert isinstance(piece, Piece)
+        if self._is_owner and piece.reduction is not None:
+            everyone = list(piece.arriving.values())
+            self._free[len(piece.payload)] += everyone
+            piece.reduction.reduce(
+                [*everyone[: self.owner], piece.payload, *everyone[self.owner :]], piece.payload
+            )
+        if Leg.BROADCAST not in piece.legs:
+            return
+        transfer = Leg.BROADCAST.transfer(part.number)
+        if self._is_owner:
+            to = dict.fromkeys(self._peers, piece.payload)
+            handle = self._endpoint.post_send(transfer, to)
+        else:
+            handle = self._endpoint.post_receive(transfer, 0.0, {SERVER: piece.payload})
+        part.broadcast.awaited.append(handle)
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a collective does with one memory, which its owner, or one for each part, reduces."""
+
+    owner: int | None  # None: each rank owns a part
+    memory: Memory
+    legs: Sequence[Leg]
+    reduction: Reduction | None = None
+
+
+class Ends(Exchange):
+    """This rank's ends of one channel."""
+
+    ends = (CollectiveThread, CollectiveThread)
+
+    def begin(self, move: Move, done: Callable[[], None]) -> int:
+        """Returns how often `done` will be called."""
+        begun, elements = 0, -(-len(move.memory) // ELEMENT_BYTES)
+        for owner, thread in self._threads.items():
+            assert isinstance(thread, CollectiveThread)
+            memory = move.memory[:0] if move.owner not in (None, owner) else move.memory
+            if move.owner is None:
+                chunk_bytes = self._opening.chunk_bytes
+                part = shard(elements, owner, len(self._owners), chunk_bytes)
+                memory = memory[part.start * ELEMENT_BYTES : part.stop * ELEMENT_BYTES]
+            begun += thread.begin(memory, move.legs, move.reduction, done)
+        return begun
+
+
+def plan_of(world: int, chunk_bytes: int) -> tuple[int, Plan]:
+    """Returns the bytes of a chunk, which divides no element, and the pieces of an exchange."""
+    chunk_bytes -= chunk_bytes % _ALIGNED_BYTES
+    steps = [count for count in _STEPS if count * chunk_bytes <= _LARGEST_BYTES]
+    elements = [world * count * chunk_bytes // ELEMENT_BYTES for count in steps]
+    return chunk_bytes, tuple(Bucket(count, "uint8", ()) for count in elements)
