@@ -22,6 +22,7 @@ BOTH = (Leg.GATHER, Leg.BROADCAST)
 _STEPS = [1, *sorted(count for power in range(1, 12) for count in (2**power, 3 * 2 ** (power - 1)))]
 _LARGEST_BYTES = 8 << 20  # of a piece: an owner holds one of each rank at once
 _ALIGNED_BYTES = 16  # the largest element
+_NOTHING = np.empty(0, dtype=np.float32)  # what a piece loses
 
 _REDUCE: dict[Any, Callable[..., torch.Tensor]] = {  # by `ReduceOp.op`
     dist.ReduceOp.SUM: torch.add,
@@ -106,7 +107,7 @@ class CollectiveThread(EndpointThread):
             values = payload.view(np.float32)
             self._new.append(
                 Piece(
-                    *(self.next_number, slice(0, len(own)), values, payload, 0.0),
+                    *(self.next_number, values, _NOTHING, payload, payload, 0.0),
                     done=partial(self._done, own, done),
                     legs=legs,
                     reduction=reduction,
@@ -181,8 +182,8 @@ class Ends(Exchange):
             assert isinstance(thread, CollectiveThread)
             memory = move.memory[:0] if move.owner not in (None, owner) else move.memory
             if move.owner is None:
-                chunk_bytes = self._opening.chunk_bytes
-                part = shard(elements, owner, len(self._owners), chunk_bytes)
+                per_chunk = self._opening.chunk_bytes // ELEMENT_BYTES
+                part = shard(elements, owner, len(self._owners), per_chunk)
                 memory = memory[part.start * ELEMENT_BYTES : part.stop * ELEMENT_BYTES]
             begun += thread.begin(memory, move.legs, move.reduction, done)
         return begun
