@@ -32,6 +32,7 @@ from testbed.transport import Leg, PeerLost
 NAME = "bounded"
 Callback = Callable[["Result"], Any]
 Tensors = list[torch.Tensor]
+_ALL_GATHER = dist.distributed_c10d.AllgatherOptions
 # Which thread issues: "" for those of the script, else that of the callbacks of a channel.
 _context = threading.local()
 
@@ -332,7 +333,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
         self, outputs: list[Tensors], inputs: Tensors, opts: Any = None
     ) -> Any:
         if not all(map(_fit, outputs, inputs)):
-            return self._others.allgather(outputs, inputs, opts or dist.AllgatherOptions())
+            return self._others.allgather(outputs, inputs, opts or _ALL_GATHER())
         work = self._work(outputs)
         for row, own in zip(outputs, inputs, strict=True):
             mine = row[self.rank()].detach()
@@ -344,7 +345,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Any:
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or _ALL_GATHER()
         rows = [self._rows(output) for output in outputs]
         if not all(map(_fit, rows, inputs)):
             return self._others.all_gather_single_coalesced(outputs, inputs, opts)
@@ -352,7 +353,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
         if not _fit(self._rows(output), own):
-            return self._others.all_gather_single(output, own, opts or dist.AllgatherOptions())
+            return self._others.all_gather_single(output, own, opts or _ALL_GATHER())
         return self.all_gather_single_coalesced([output], [own], opts)
 
     def reduce_scatter(  # type: ignore[override]
@@ -388,10 +389,11 @@ class BoundedProcessGroup(dist.ProcessGroup):
             return self._others.reduce_scatter_single(output, own, opts)
         return self.reduce_scatter_single_coalesced([output], [own], opts)
 
-    # The names of older versions of torch.
-    _allgather_base, _reduce_scatter_base = all_gather_single, reduce_scatter_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    # Other names of the same, as older versions of torch have them.
+    _allgather_base = all_gather_single  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
     def _rows(self, tensor: torch.Tensor) -> Tensors:
         """Returns the parts of the ranks; nothing where it cannot be divided."""

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from testbed.ddp.endpoint_thread import SERVER, Contribution, EndpointThread, Part
+from testbed.ddp.endpoint_thread import POLL_S, SERVER, Contribution, EndpointThread, Part
 from testbed.ddp.exchange import Bucket, Exchange, Plan, shard
 from testbed.ddp.settings import Settings
 from testbed.transport import EndpointConfig, Leg
@@ -123,6 +123,13 @@ class CollectiveThread(EndpointThread):
         if part.own.payload is not own:
             own[:] = part.own.payload[: len(own)]
         done()
+
+    def _wait(self) -> None:
+        # What has just begun without a gather can go on at once.
+        first = next((part for part in self._under_way if part.gathered_s is None), None)
+        free = sum(not transfers.over for transfers in self._broadcasts) < self._most_broadcasts
+        goes_on = free and first is not None and self._is_gathered(first)
+        self._endpoint.poll(0.0 if goes_on else POLL_S)
 
     def _gather(self, part: Part) -> None:
         piece = part.own

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def all_forms(rank):
         dist.all_reduce(one)
         dist.all_reduce(two)
     compare("coalesced", torch.cat([one, two]), torch.full((5,), 3.0))
-    functional = funcol.all_reduce(torch.full((4,), float(rank)), "sum", dist.group.WORLD)
+    functional = funcol.all_reduce(torch.full((4,), float(rank)), "sum", [0, 1, 2])
     compare("functional", functional.clone(), torch.full((4,), 3.0))
     return wrong, compared
 
@@ -146,7 +147,7 @@ def groups_and_others(rank):
     if rank != 1:
         total = torch.full((3,), rank + 1.0)
         dist.all_reduce(total, group=outer)
-        facts = [None, None]
+        facts: list[Any] = [None, None]
         dist.all_gather_object(facts, {"rank": rank}, group=outer)
         by_group = [*total.tolist(), *(fact["rank"] for fact in facts)]
     mean = torch.full((2,), float(rank))
@@ -231,7 +232,7 @@ def test_other_world_sizes_are_named():
 
 
 def aborted(rank):
-    group = dist.group.WORLD
+    group = dist.distributed_c10d._get_default_group()
     dist.all_reduce(torch.ones(3))
     if rank == 0:
         work = dist.all_reduce(torch.ones(3), async_op=True)  # rank 1 never comes to it
