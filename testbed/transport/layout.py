@@ -188,8 +188,9 @@ class PayloadLayout:
         Args:
             values: float32, shape (element_count,); `floats(buffer)` costs no copy.
             buffer: written whole.
-            seed, transfer: what the draws of `int8` and `int4` follow from: a sender's own, so
-                that the errors of several have nothing in common.
+            seed: what the draws of `int8` and `int4` follow from: a sender's own, so that the
+                errors of several have nothing in common.
+            transfer: the number of the transfer, for draws of its own.
             residual: takes what the codec loses: each value less what `read` gives; 0 where that
                 is no finite number. Contiguous float32, other memory than `values`.
         """
