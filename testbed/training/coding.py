@@ -12,29 +12,37 @@ class Outgoing:
     """Makes the payloads of one sender's half, which owes what the codec loses, if it can."""
 
     def __init__(
-        self, memory: SenderMemory, layout: PayloadLayout, *, seed: int = 0, contents: bool = True
+        self,
+        memory: SenderMemory,
+        layout: PayloadLayout,
+        *,
+        seed: int = 0,
+        unread: Buffer | None = None,
     ) -> None:
+        """`unread` travels in place of all payloads, with which then nobody computes."""
         self.memory = memory
-        self._layout, self._seed = layout, seed
-        self._codes = contents and layout is not layout.plain
-        self._buffer = layout.new_buffer() if layout is not layout.plain else None
-        if self._codes and memory.keeps_rounding:
-            memory.rounded = layout.plain.new_buffer()
+        self._layout, self._seed, self._unread = layout, seed, unread
+        self._codes = layout is not layout.plain and unread is None
+        if self._codes:
+            self._buffer = layout.new_buffer()
+            if memory.keeps_rounding:
+                memory.rounded = layout.plain.new_buffer()
 
     def payload(self, gradient: Buffer, transfer: int) -> Buffer:
         """Returns what is to travel for a gradient; neither may change before the transfer ends."""
+        if self._unread is not None:
+            return self._unread
         values = payload_of(self.memory, gradient)
-        if self._buffer is None:
+        if not self._codes:
             return values
-        if self._codes:
-            plain, rounded = self._layout.plain, self.memory.rounded
-            self._layout.write(
-                plain.floats(values),
-                self._buffer,
-                seed=self._seed,
-                transfer=transfer,
-                residual=None if rounded is None else plain.floats(rounded),
-            )
+        plain, rounded = self._layout.plain, self.memory.rounded
+        self._layout.write(
+            plain.floats(values),
+            self._buffer,
+            seed=self._seed,
+            transfer=transfer,
+            residual=None if rounded is None else plain.floats(rounded),
+        )
         return self._buffer
 
     def settle(self, report: TransferReport) -> None:

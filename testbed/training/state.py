@@ -338,16 +338,16 @@ class RunContext:
             return Incoming(self.layout, values, values)
         if self.surroundings.contents:
             return Incoming(self.layout, self.layout.new_buffer(), values)
-        return Incoming(self.layout, self._any_buffer, self._any_buffer)
+        return Incoming(self.layout, self._unread, self._unread)
 
     @cached_property
-    def _any_buffer(self) -> NDArray[np.uint8]:
+    def _unread(self) -> NDArray[np.uint8]:
         return self.layout.new_buffer()
 
     def outgoing(self, memory: SenderMemory, host: str) -> Outgoing:
         """Make what sends a host's payloads."""
-        contents = self.surroundings.contents
-        return Outgoing(memory, self.layout, seed=self.seed_of(host), contents=contents)
+        unread = None if self.surroundings.contents else self._unread
+        return Outgoing(memory, self.layout, seed=self.seed_of(host), unread=unread)
 
     def seed_of(self, host: str) -> int:
         """Return the seed of a host's own draws."""

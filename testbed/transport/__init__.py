@@ -28,9 +28,11 @@ policy's rule for the current phase. When a peer dies, the calls that need it ra
 
 A protocol is a `ProtocolConfig`: one entry of each axis. `preset(NAME)` gives the published ones.
 Each axis is a registry, to which you add: POLICIES (when a receiver may stop), REPAIRS, ORDERS,
-CONGESTION_CONTROLS, MARKS (what switches are to drop last).
+CONGESTION_CONTROLS, MARKS (what switches are to drop last). CODECS, how chunks hold values, has
+what C knows, too: with one, `layout.write` and `layout.read` stand for `layout.floats`.
 """
 
+from testbed.transport.codec import CODECS
 from testbed.transport.congestion import CONGESTION_CONTROLS, CongestionControl
 from testbed.transport.congestion.base import Feedback
 from testbed.transport.errors import PeerLost, ProtocolError, TransportError
@@ -55,6 +57,7 @@ from testbed.transport.tolerance import (
 )
 
 __all__ = [
+    "CODECS",
     "CONGESTION_CONTROLS",
     "MARKS",
     "ORDERS",

@@ -265,7 +265,7 @@ CODECS: Registry[Codec] = Registry(
 
 def keys_of(seed: int, transfer: int) -> Keys:
     """Mixes a seed and a transfer's number to two keys, as SplitMix64 mixes its counter."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + transfer + 1) * 0x9E3779B97F4A7C15 & _MASK_64
+    mixed = (int(seed) * 0x9E3779B97F4A7C15 + int(transfer) + 1) * 0x9E3779B97F4A7C15 & _MASK_64
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK_64
     mixed ^= mixed >> 31

@@ -84,9 +84,9 @@ def test_two_senders_round_otherwise_and_one_alike():
 
 def test_what_is_not_computed_with_is_not_coded():
     layout = layout_of("int4")
-    side = Outgoing(FILLINGS.create("zero").sender_memory(layout.plain), layout, contents=False)
-    payload = side.payload(plain_buffer(layout, 1.0), 0)
-    assert len(payload) == layout.chunk_count * layout.chunk_bytes and not payload.any()
+    memory, unread = FILLINGS.create("zero").sender_memory(layout.plain), layout.new_buffer()
+    side = Outgoing(memory, layout, unread=unread)
+    assert side.payload(plain_buffer(layout, 1.0), 0) is unread and not unread.any()
 
 
 def test_float32_travels_without_a_copy():
