@@ -32,7 +32,7 @@
 #define ASK_FIRST 1
 #define ASK_LAST 2
 #define LEAST_FOR_TWO 4 /* datagrams of a batch for both; fast_path.py has the same */
-#define AHEAD 4 /* rows that are fetched before their turn when chunks are scattered */
+#define AHEAD 4 /* rows that are fetched before their turn, scattered or not */
 
 /* Of which source this is; setup.py sets it and `fast_path.py` compares it. */
 #ifndef SOURCE
@@ -142,7 +142,7 @@ API int compose(const struct composing *it, const int64_t *chunks, int64_t count
             return -1;
         if (copied && i + AHEAD < count) {
             int64_t soon = chunks[i + AHEAD];
-            if (soon != chunk + AHEAD && soon >= 0 && soon < it->chunk_count)
+            if (soon >= 0 && soon < it->chunk_count)
                 fetch(it->rows + soon * it->chunk_bytes, it->chunk_bytes, 0);
         }
         write32(frame, it->session);
@@ -269,7 +269,7 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
         uint32_t chunk = read32(frame + 4) & CHUNK_MASK;
         if (it->rows && i + AHEAD < count) {
             uint32_t soon = read32(frame + AHEAD * stride + 4) & CHUNK_MASK;
-            if (soon != chunk + AHEAD && soon < it->chunk_count)
+            if (soon < it->chunk_count)
                 fetch(it->rows + (int64_t)soon * it->chunk_bytes, it->chunk_bytes, 1);
         }
         if (it->received[chunk]) {
