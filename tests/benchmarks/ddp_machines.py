@@ -5,7 +5,7 @@
 Three namespaces of the network are the machines, behind one bridge, in two networks: `veth`, which
 nothing shapes, and `lossy`, where each link carries 100 Mbit/s in each direction, with queues of
 150 kB, and each machine loses 1 % of the packets that arrive, of all kinds. A turn, and what is
-printed of all, is as in `ddp_step`. Ours has keys, and measures its rate, as between real machines.
+printed of all, is as in `ddp_step`. Ours has keys; `bbr` measures its rate.
 It needs root or user namespaces. All ranks share this machine's processors.
 """
 
@@ -28,7 +28,10 @@ from tests.lab import machines
 
 RANKS = 3
 NETWORKS = ("veth", "lossy")
-KINDS = ["gloo", "reliable, sharded", "reliable, server", "bounded, sharded"]
+KINDS = [
+    *("gloo", "reliable, bbr", "reliable, server", "bounded, bbr"),
+    *("reliable, unpaced", "bounded, unpaced"),
+]
 SHAPE = LinkShape(rate_bps=100_000_000, queue_bytes=150_000)
 LOSS = 0.01
 _SANDBOX = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")

@@ -11,11 +11,13 @@ of the gradient, with 30 % of the datagrams lost.
 
 Each rank is a process. All kinds take turns in each process; a turn is one backward pass of a model
 that computes next to nothing. It prints the median of each kind's seconds and their range, and the
-median and range of the turns' ratios to Gloo. The slowest rank counts.
+median and range of the turns' ratios to Gloo; the same of all ranks' processor time. The slowest
+rank counts.
 """
 
 import argparse
 import ctypes
+import math
 import re
 import statistics
 import time
@@ -43,6 +45,10 @@ KINDS: dict[str, dict[str, Any] | None] = {
     "reliable, server": {"mode": "reliable", "collective": "server"},
     "bounded, sharded": {"protocol": "dblp", "collective": "sharded"},
     "bounded, server": {"protocol": "dblp", "collective": "server"},
+    "reliable, bbr": {"protocol": preset("none", congestion_control="bbr"), "mode": "reliable"},
+    "bounded, bbr": {"protocol": preset("dblp", congestion_control="bbr")},
+    "reliable, unpaced": {"protocol": preset("none"), "mode": "reliable", "rate_bps": math.inf},
+    "bounded, unpaced": {"protocol": preset("dblp"), "rate_bps": math.inf},
 }
 COLLECTIVES = ("sharded", "server")
 WARM_UP = 4
@@ -111,8 +117,8 @@ def wrapped_rows(buckets: int, megabytes: float, device: str = "cpu") -> Distrib
 
 def work(
     rank: int, buckets: int, megabytes: float, turns: int, kinds: list[str], device: str
-) -> dict[str, list[float]]:
-    """Seconds of each turn."""
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of each turn, and of this process's processor time."""
     wrapped = {}
     for kind, settings in ((kind, KINDS[kind]) for kind in kinds):
         ddp = wrapped_rows(buckets, megabytes, device)
@@ -122,18 +128,20 @@ def work(
         elif settings is not None:
             ddp.register_comm_hook(None, nothing)
         wrapped[kind] = ddp
-    took_s: dict[str, list[float]] = {kind: [] for kind in kinds}
+    took_s: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
     for turn in range(WARM_UP + turns):
         for kind, ddp in wrapped.items():
             ddp.zero_grad()
             loss = ddp(torch.tensor(float(rank), device=device))
             dist.barrier()
-            began_s = time.perf_counter()
+            began_s, worked_s = time.perf_counter(), time.process_time()
             loss.backward()
             if device != "cpu":
                 torch.cuda.synchronize()
+            ended_s = time.perf_counter()
+            dist.barrier()  # others may still need this rank
             if turn >= WARM_UP:
-                took_s[kind].append(time.perf_counter() - began_s)
+                took_s[kind].append((ended_s - began_s, time.process_time() - worked_s))
     return took_s
 
 
@@ -172,17 +180,18 @@ def main() -> None:
 
 
 def show(
-    of_ranks: list[dict[str, list[float]]], beside: Sequence[str] = ("gloo",)
+    of_ranks: list[dict[str, list[tuple[float, float]]]], beside: Sequence[str] = ("gloo",)
 ) -> dict[str, NDArray[np.float64]]:
     """Prints what all ranks' turns took, by kind; returns the slowest rank's seconds."""
-    slowest = {
-        kind: np.max([of_rank[kind] for of_rank in of_ranks], axis=0) for kind in of_ranks[0]
-    }
-    for kind, took_s in slowest.items():
-        line = f"{kind:18} {_median_and_range(took_s, 4, ' s')}"
-        for other in beside:
-            line += f"  x {other} {_median_and_range(took_s / slowest[other], 2)}"
-        print(line, flush=True)
+    turns = {kind: np.array([of_rank[kind] for of_rank in of_ranks]) for kind in of_ranks[0]}
+    slowest = {kind: took_s[..., 0].max(axis=0) for kind, took_s in turns.items()}
+    worked = {kind: took_s[..., 1].sum(axis=0) for kind, took_s in turns.items()}
+    for name, seconds in (("step", slowest), ("processor", worked)):
+        for kind, took_s in seconds.items():
+            line = f"{name:9} {kind:18} {_median_and_range(took_s, 4, ' s')}"
+            for other in beside:
+                line += f"  x {other} {_median_and_range(took_s / seconds[other], 2)}"
+            print(line, flush=True)
     return slowest
 
 
