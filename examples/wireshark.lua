@@ -1,20 +1,21 @@
--- Wireshark and tshark read our packets with this: data datagrams (UDP), control messages (TCP), and the hedges of
--- these (UDP).
+-- Wireshark and tshark read our packets with this: data datagrams (UDP), control messages (TCP, or pieces of
+-- their stream in UDP).
 --
 --   tshark -X lua_script:examples/wireshark.lua -r server.pcap -Y bl_control
 --   wireshark -X lua_script:examples/wireshark.lua server.pcap
 --
 -- Filters: bl_data.transfer == 28, bl_control.type == "STOP", bl_control.arrived < 10, ...
--- The formats are those of testbed/transport: wire.py, messages.py and hedging.py. Other ports are
+-- The formats are those of testbed/transport: wire.py, messages.py and control_datagrams.py. Other ports are
 -- chosen in Wireshark with "Decode As". Over TLS the control connection shows as what it is: not readable.
 
 local VERSION = 5
-local HEADER_BYTES, DATA_HEADER_BYTES, HEDGE_HEADER_BYTES = 12, 16, 24
+local HEADER_BYTES, DATA_HEADER_BYTES, PIECE_HEADER_BYTES = 12, 16, 36
+local TRAILER_BYTES = 16
 local CONTROL_PORT, DATA_PORTS = 46999, "47000-47999"
 local TYPES = {
   [1] = "HELLO", [2] = "WELCOME", [3] = "REFUSED", [4] = "PROBE", [5] = "BITMAP", [6] = "STOP", [7] = "ANNOUNCE",
   [8] = "ACK", [9] = "LATE_BITMAP", [10] = "READY", [11] = "HOLD", [12] = "PING", [13] = "PONG", [14] = "FAILED",
-  [15] = "ENERGY",
+  [15] = "ENERGY", [17] = "PIECE",
 }
 local CODECS = { [0] = "float32", [1] = "bfloat16", [2] = "float16", [3] = "int8", [4] = "int4", [5] = "one-bit" }
 local OF_A_TRANSFER = { PROBE = 1, BITMAP = 1, STOP = 1, ACK = 1, LATE_BITMAP = 1, HOLD = 1, ENERGY = 1 }
@@ -22,18 +23,22 @@ local NO_ECHO = 65535
 
 local data = Proto("bl_data", "Bounded-loss data")
 local control = Proto("bl_control", "Bounded-loss control")
-local hedge = Proto("bl_hedge", "Bounded-loss control, hedged")
+local piece = Proto("bl_piece", "Bounded-loss control in datagrams")
 
 local h = {
-  session = ProtoField.uint32("bl_hedge.session", "Session", base.HEX),
-  asks = ProtoField.bool("bl_hedge.asks", "Asks for one in return", 32, nil, 0x1),
-  received = ProtoField.uint64("bl_hedge.received", "Bytes received of the other stream", base.DEC),
-  first = ProtoField.uint64("bl_hedge.first", "Place of the piece in its stream", base.DEC),
-  piece = ProtoField.bytes("bl_hedge.piece", "Piece, and the trailer"),
+  session = ProtoField.uint32("bl_piece.session", "Session", base.HEX),
+  number = ProtoField.uint64("bl_piece.number", "Number, and three flags below it", base.DEC),
+  asks = ProtoField.bool("bl_piece.asks", "Asks for a reply", 8, nil, 0x1),
+  again = ProtoField.bool("bl_piece.again", "Its bytes went before", 8, nil, 0x2),
+  echo = ProtoField.uint64("bl_piece.echo", "One above the newest number that came", base.DEC),
+  received = ProtoField.uint64("bl_piece.received", "Bytes received of the other stream", base.DEC),
+  first = ProtoField.uint64("bl_piece.first", "Place of the piece in its stream", base.DEC),
+  bytes = ProtoField.bytes("bl_piece.bytes", "Piece"),
+  trailer = ProtoField.bytes("bl_piece.trailer", "Trailer"),
 }
-hedge.fields = h
-local hedge_short = ProtoExpert.new("bl_hedge.short", "Shorter than its header", expert.group.MALFORMED, expert.severity.ERROR)
-hedge.experts = { hedge_short }
+piece.fields = h
+local piece_short = ProtoExpert.new("bl_piece.short", "Shorter than its header", expert.group.MALFORMED, expert.severity.ERROR)
+piece.experts = { piece_short }
 
 local d = {
   session = ProtoField.uint32("bl_data.session", "Session", base.HEX),
@@ -263,23 +268,34 @@ function control.dissector(tvb, pinfo, tree)
   return tvb:len()
 end
 
-function hedge.dissector(tvb, pinfo, tree)
-  pinfo.cols.protocol = "BL-HEDGE"
-  local subtree = tree:add(hedge, tvb())
-  if tvb:len() < HEDGE_HEADER_BYTES then
-    subtree:add_proto_expert_info(hedge_short)
+function piece.dissector(tvb, pinfo, tree)
+  pinfo.cols.protocol = "BL-PIECE"
+  local subtree = tree:add(piece, tvb())
+  local finish = tvb:len() - TRAILER_BYTES
+  if finish < PIECE_HEADER_BYTES then
+    subtree:add_proto_expert_info(piece_short)
     return tvb:len()
   end
   subtree:add(h.session, tvb(0, 4))
-  subtree:add(h.asks, tvb(4, 4))
-  subtree:add(h.received, tvb(8, 8))
-  subtree:add(h.first, tvb(16, 8))
-  if tvb:len() > HEDGE_HEADER_BYTES then subtree:add(h.piece, tvb(HEDGE_HEADER_BYTES)) end
-  local asks = tvb(7, 1):uint() % 2 == 1 and ", asks" or ""
-  pinfo.cols.info = string.format("from %s, %d bytes%s", tostring(tvb(16, 8):uint64()), tvb:len() - HEDGE_HEADER_BYTES, asks)
+  subtree:add(h.number, tvb(4, 8))
+  subtree:add(h.asks, tvb(11, 1))
+  subtree:add(h.again, tvb(11, 1))
+  subtree:add(h.echo, tvb(12, 8))
+  subtree:add(h.received, tvb(20, 8))
+  subtree:add(h.first, tvb(28, 8))
+  if finish > PIECE_HEADER_BYTES then subtree:add(h.bytes, tvb(PIECE_HEADER_BYTES, finish - PIECE_HEADER_BYTES)) end
+  subtree:add(h.trailer, tvb(finish))
+  local asks = tvb(11, 1):uint() % 2 == 1 and ", asks" or ""
+  pinfo.cols.info = string.format("from %s, %d bytes%s", tostring(tvb(28, 8):uint64()), finish - PIECE_HEADER_BYTES, asks)
+  local at = PIECE_HEADER_BYTES
+  while at + HEADER_BYTES <= finish and begins_here(tvb, at) and at + message_bytes(tvb, pinfo, at) <= finish do
+    local length = message_bytes(tvb, pinfo, at)
+    message(tvb(at, length):tvb(), pinfo, tree)
+    at = at + length
+  end
   return tvb:len()
 end
 
 DissectorTable.get("udp.port"):add(DATA_PORTS, data)
-DissectorTable.get("udp.port"):add(CONTROL_PORT, hedge)
+DissectorTable.get("udp.port"):add(CONTROL_PORT, piece)
 DissectorTable.get("tcp.port"):add(CONTROL_PORT, control)

@@ -27,7 +27,9 @@ from scapy.layers.inet import TCP, UDP
 from scapy.packet import Packet, Raw, bind_bottom_up, bind_top_down
 
 from testbed.transport import EndpointConfig
+from testbed.transport.control_datagrams import FLAG_BITS
 from testbed.transport.messages import HEADER, HEADER_BYTES, VERSION, MessageType
+from testbed.transport.net.tls import TAG_BYTES
 from testbed.transport.wire import CHUNK_BITS, DATA_PORTS, datagram_dtype
 
 _BY_SIZE = {1: ByteField, 2: ShortField, 4: IntField}
@@ -82,16 +84,25 @@ class Control(Packet):
         return cls(data) if at == len(data) else None
 
 
-class HedgeLayer(Packet):
-    """A piece of a control stream; its trailer of 4 or 16 bytes is part of the payload."""
+class ControlPiece(Packet):
+    """A datagram of control messages: its payload begins with one, or continues one."""
 
-    name = "Hedge"
+    name = "ControlPiece"
     fields_desc = [  # noqa: RUF012
         XIntField("session", 0),
-        IntField("flags", 0),
+        BitField("number", 0, 64 - FLAG_BITS),
+        BitField("flags", 0, FLAG_BITS),
+        LongField("echo", 0),
         LongField("received", 0),
         LongField("first", 0),
     ]
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        return s[:-TAG_BYTES], s[-TAG_BYTES:]
+
+    def guess_payload_class(self, payload: bytes) -> type[Packet]:
+        begins = len(payload) >= HEADER_BYTES and payload[1:4] == bytes([VERSION, 0, 0])
+        return Control if begins else Raw
 
 
 class PortRange:
@@ -112,10 +123,10 @@ def _bind() -> None:
     for end in ("dport", "sport"):
         bind_bottom_up(UDP, Datagram, {end: PortRange(*DATA_PORTS)})
         bind_bottom_up(TCP, Control, {end: control_port})
-        bind_bottom_up(UDP, HedgeLayer, {end: control_port})
+        bind_bottom_up(UDP, ControlPiece, {end: control_port})
     bind_top_down(UDP, Datagram, sport=data_port, dport=data_port)
     bind_top_down(TCP, Control, dport=control_port)
-    bind_top_down(UDP, HedgeLayer, dport=control_port)
+    bind_top_down(UDP, ControlPiece, dport=control_port)
 
 
 _bind()

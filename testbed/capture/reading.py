@@ -13,7 +13,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
 
-from testbed.capture.layers import Control, Datagram, HedgeLayer, PortRange
+from testbed.capture.layers import Control, ControlPiece, Datagram, PortRange
 from testbed.shared.input_error import InputError
 from testbed.transport import EndpointConfig, Leg, PayloadLayout, ProtocolError
 from testbed.transport.messages import HELLO, VERSION, Hello, MessageType
@@ -97,13 +97,13 @@ def _rows(packets: Any, names: dict[str, str]) -> Iterator[Row]:
             run.packets += 1
             run.ended_s = time_s
             run.chunks = min(run.chunks[0], chunk), max(run.chunks[1], chunk)
-        elif HedgeLayer in packet:
-            yield Row(time_s, *ends, None, "hedge")
         elif Control in packet:
             for flow in (ends, ends[::-1]):  # a message ends the data before it
                 if (ended := runs.pop(flow, None)) is not None:
                     yield ended
             yield from _messages(packet[Control], time_s, ends, names)
+        elif ControlPiece in packet:
+            yield Row(time_s, *ends, None, "control without a message's beginning")
     yield from runs.values()
 
 

@@ -186,6 +186,7 @@ def _settings(config: EndpointConfig, fast_path: FastPath) -> ConnectionSettings
         settings,
         layout=settings.layout if compressed is None else compressed.layout,
         repair=kernel_tcp.TcpModel() if _is_tcp(config) else settings.repair,
+        control_datagrams=False,  # no control message is lost here: the stream carries them
         fast_path=fast_path,
     )
 

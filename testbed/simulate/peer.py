@@ -19,6 +19,7 @@ from testbed.transport.pacing import Pacer
 from testbed.transport.settings import LeaveOut
 from testbed.transport.wire import HEADER_BYTES, WIRE_OVERHEAD_BYTES
 
+Take = Callable[..., None]  # how a connection takes bytes of its stream, or a datagram of control
 Frames = NDArray[np.uint8]  # datagrams, shape (k, datagram bytes)
 
 _MOST_AHEAD = 1 << 13  # datagrams
@@ -454,19 +455,23 @@ class Peer:
         return frames, when_s
 
     def _send_control(self) -> None:
-        data, other = self.connection.control(), self.other
-        if not data or other is None:
-            return
+        if data := self.connection.control():
+            self._say(data, Connection.on_control)
+        for datagram in self.connection.control_datagrams(self._simulation.now_s):
+            self._say(datagram, Connection.on_control_datagram)
+
+    def _say(self, data: bytes, take: Take) -> None:
+        other = self.other
 
         def arrive() -> None:
-            if self.other is other:
-                other.on_control(data)
+            if other is not None and self.other is other:
+                other.on_control(data, take)
 
         self.way.send_control(self._simulation, arrive)
 
-    def on_control(self, data: bytes) -> None:
+    def on_control(self, data: bytes, take: Take = Connection.on_control) -> None:
         self.catch_up()  # what was sent before must not be reported as missing
-        self.connection.on_control(data, self._simulation.now_s)
+        take(self.connection, data, self._simulation.now_s)
         self.work()
 
     def cut(self, reason: str = "the connection was closed") -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.control_datagrams import DatagramStream
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Announced, Event, Joined, PeerGone, Started
 from testbed.transport.fast_path import Arrivals, ReceivePlan, SendPlan
@@ -29,7 +30,7 @@ from testbed.transport.messages import (
 from testbed.transport.receiver import Incoming
 from testbed.transport.sender import Outgoing
 from testbed.transport.sending_path import SendingPath
-from testbed.transport.settings import BOTH_HOLD, NO_DOUBT, SILENT, ConnectionSettings, Timeout
+from testbed.transport.settings import BOTH_HOLD, SILENT, ConnectionSettings, Timeout
 from testbed.transport.tolerance import StopRule
 
 
@@ -52,6 +53,9 @@ _ANSWERS = frozenset(
 _FROM_SERVERS = frozenset(
     {MessageType.WELCOME, MessageType.REFUSED, MessageType.READY, MessageType.ANNOUNCE}
 )
+# What may go in datagrams, and of these what needs no reply at once: it is one, or another follows.
+_IN_DATAGRAMS = _ANSWERS | {MessageType.PROBE, MessageType.ENERGY, MessageType.ANNOUNCE}
+_UNHURRIED = frozenset({MessageType.BITMAP, MessageType.LATE_BITMAP, MessageType.ACK})
 _PINGS = 4  # so often in its timeout a peer that lets this side wait is asked whether it lives
 
 
@@ -112,9 +116,16 @@ class Connection:
         self.outgoing, self.incoming = self._directions(path)  # the transfers of each direction
         unexpected = {MessageType.HELLO} if hello else {MessageType.HELLO, *_FROM_SERVERS}
         limits = body_limits(settings.largest_layout.chunk_count)
-        self._parser = ControlParser(
-            {kind: limit for kind, limit in limits.items() if kind not in unexpected}
-        )
+        for kind in unexpected:
+            del limits[kind]
+        self._datagrams: DatagramStream | None = None
+        if settings.control_datagrams:
+            self._datagrams = DatagramStream(settings.session, self.counters)
+            in_datagrams = {kind: limits.pop(kind) for kind in _IN_DATAGRAMS & limits.keys()}
+            self._datagram_parser = ControlParser(in_datagrams)
+        else:
+            del limits[MessageType.PIECE]
+        self._parser = ControlParser(limits)
         self._outbox = bytearray()
         self._liveness = Liveness(settings.peer_timeout_s, now_s)
         self._queue_control([first.message()])
@@ -198,9 +209,24 @@ class Connection:
             return
         self._on_activity(now_s)
         self._liveness.heard_s = now_s
+        self._feed(self._parser, data, now_s, waited)
+
+    def on_control_datagram(self, datagram: bytes, now_s: float, *, waited: bool = False) -> None:
+        """Takes a datagram of control messages that is known to be the peer's."""
+        if self.lost is None:
+            self._on_activity(now_s)
+            self._take_piece(datagram, now_s, waited, by_tcp=False)
+
+    def _take_piece(self, piece: bytes, now_s: float, waited: bool, *, by_tcp: bool) -> None:
+        assert self._datagrams is not None
+        if new := self._datagrams.take(piece, now_s, waited=waited, by_tcp=by_tcp):
+            self._liveness.heard_s = now_s
+            self._feed(self._datagram_parser, new, now_s, self._datagrams.late)
+
+    def _feed(self, parser: ControlParser, data: bytes, now_s: float, waited: bool) -> None:
         try:
             asked: set[int] = set()
-            for message in self._parser.feed(data):
+            for message in parser.feed(data):
                 under_way = message.transfer in self.incoming.receivers
                 if message.type is MessageType.PROBE and under_way:
                     # Each needs a look at the whole transfer, and no sender asks again unanswered.
@@ -226,6 +252,8 @@ class Connection:
             self.incoming.on_message(message, now_s, waited=waited)
         elif kind in _ANSWERS:
             self.outgoing.on_message(message, now_s, waited=waited)
+        elif kind is MessageType.PIECE:
+            self._take_piece(message.body, now_s, waited, by_tcp=True)
         elif kind is MessageType.WELCOME:
             self._welcomed(Welcome.parse(message.body))
         elif kind is MessageType.READY:
@@ -273,6 +301,8 @@ class Connection:
             self.incoming.next_deadline_s(),
             self.outgoing.next_deadline_s(now_s, planned=planned),
         )
+        if self._datagrams is not None:
+            due_s = min(due_s, self._datagrams.due_s)
         if (patience_s := self._timeout()[0]) < math.inf:
             due_s = min(due_s, patience_s, self._liveness.away_s)
         return None if due_s == math.inf else due_s
@@ -298,12 +328,6 @@ class Connection:
         until_s = max(live.awaiting_s, silent_s) + self._settings.peer_timeout_s
         return min(ends, (until_s, SILENT, 0))
 
-    def doubt(self, after_s: float) -> tuple[float, float]:
-        """Returns when a message of the peer is overdue, and since when it is waited for."""
-        if self.lost is not None:
-            return NO_DOUBT
-        return min(self.outgoing.doubt(after_s), self.incoming.doubt(after_s))
-
     def offer(self, now_s: float) -> NDArray[np.uint8]:
         return self.outgoing.offer(now_s) if self.lost is None else self.outgoing.nothing
 
@@ -315,11 +339,35 @@ class Connection:
         if self.lost is None:
             self._queue_control(self.outgoing.poll_messages())
             self._queue_control(self.incoming.poll_messages())
+            self._queue_pieces()
         if not self._outbox:
             return b""
         data = bytes(self._outbox)
         self._outbox.clear()
         return data
+
+    def control_datagrams(self, now_s: float) -> list[bytes]:
+        """Returns the datagrams of control messages to send now; call `control` before."""
+        if self._datagrams is None or self.lost is not None:
+            return []
+        return self._datagrams.datagrams(now_s)
+
+    def leave(self) -> None:
+        """Lets TCP bring what the peer may lack: nobody may be here to repeat it for a while."""
+        if self.lost is None:
+            self._queue_pieces(leaving=True)
+
+    def _queue_pieces(self, *, leaving: bool = False) -> None:
+        if self._datagrams is not None:
+            for body in self._datagrams.for_tcp(leaving=leaving):
+                self._outbox += ControlMessage(MessageType.PIECE, body=body).encode()
+
+    def control_facts(self) -> dict[str, int]:
+        """Counts the datagrams of control messages that were sent, where there are any."""
+        it = self._datagrams
+        if it is None:
+            return {}
+        return {"control_datagrams": it.sent, "control_datagrams_repeated": it.repeated}
 
     def events(self) -> list[Event]:
         events = self._events.copy()
@@ -328,7 +376,15 @@ class Connection:
 
     def _queue_control(self, messages: Iterable[ControlMessage]) -> None:
         for message in messages:
-            self._outbox += message.encode()
+            if self._datagrams is None or message.type not in _IN_DATAGRAMS:
+                self._outbox += message.encode()
+                continue
+            try:
+                urgent = message.type not in _UNHURRIED
+                self._datagrams.write(message.encode(), urgent=urgent)
+            except ProtocolError as error:
+                self.on_broken(error)
+                return
 
     def on_broken(self, error: ProtocolError) -> None:
         self.give_up(f"it broke the protocol: {error}")

@@ -13,6 +13,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.transport.control_datagrams import HEAD_BYTES as PIECE_HEAD_BYTES
+from testbed.transport.control_datagrams import MOST_TCP_BYTES
 from testbed.transport.errors import ProtocolError
 from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
 
@@ -68,6 +70,7 @@ class MessageType(IntEnum):
     PONG = 13  # yes
     FAILED = 14  # why this side ends the connection - text
     ENERGY = 15  # sender to receiver: the energy of each chunk - bytes of `chunk_energy`
+    PIECE = 17  # what would go in a datagram of control messages - `control_datagrams`
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def body_limits(chunk_count: int) -> dict[MessageType, tuple[int, int]]:
         kind.STOP: (0, bitmap_bytes),
         kind.ACK: (_FIELDS.size, MAX_ACK_BYTES),
         kind.ANNOUNCE: (0, MAX_ANNOUNCEMENT_BYTES),
+        kind.PIECE: (PIECE_HEAD_BYTES, MOST_TCP_BYTES),
         kind.ENERGY: (1, min(chunk_count, MAX_ENERGY_BYTES)),
     }
 

@@ -81,7 +81,7 @@ _SENSELESS: Mapping[str, str] = {
 }
 _CHOICES = {
     "carrier": ("udp", "tcp"),
-    "control": ("tcp", "hedged"),
+    "control": ("tcp", "datagrams"),
 }
 _TYPICAL_LINK: Mapping[str, Any] = {"rate_bps": 1e6, "datagram_bytes": 1472}
 
@@ -121,7 +121,7 @@ class ProtocolConfig:
         congestion_control: for `udp` an entry of CONGESTION_CONTROLS with its options; for `tcp`
             the kernel's name of an algorithm, which the kernel checks when the endpoint opens.
         control: how control messages go; `udp` only. `tcp`: over a connection of kernel TCP.
-            `hedged`: so, too, and while that is slow also in datagrams; see `hedging`.
+            `datagrams`: those of transfers in datagrams that are repeated; see `control_datagrams`.
         marks: which chunks switches are to drop last, where queues know that
             (`priority_queue_bytes` in a lab's topology); `udp` only.
         keep: the part of a payload's chunks that is sent at all, those with the most energy. A
@@ -139,7 +139,7 @@ class ProtocolConfig:
     repair: str = "passes"
     order: str = "in-order"
     congestion_control: str = "fixed"
-    control: Literal["tcp", "hedged"] = "tcp"
+    control: Literal["tcp", "datagrams"] = "tcp"
     marks: str = NONE
     keep: float = 1.0
     codec: str = "float32"
@@ -266,7 +266,7 @@ def _by_energy(
         "order": order,
         "repair": "streaming:lost_first=true",
         "congestion_control": "compensated",
-        "control": "hedged",
+        "control": "datagrams",
     }
 
 

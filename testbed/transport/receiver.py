@@ -29,7 +29,6 @@ from testbed.transport.settings import (
     DATA_BLOCKED,
     LATE,
     NEVER,
-    NO_DOUBT,
     NO_NEW_CHUNK,
     REMEMBERED,
     SILENT,
@@ -262,9 +261,6 @@ class Receiver:
 
 
 _LEAST_PLANNED = 4  # a plan of fewer datagrams, or of fewer than gather at a time, saves nothing
-# ENERGY that comes later than so after the first datagram is probably lost; it may come at 8 Mbit/s
-_ENERGY_LATE_S = 2e-3
-_ENERGY_LATE_S_PER_CHUNK = 1e-6
 
 
 class Incoming:
@@ -562,19 +558,6 @@ class Incoming:
         deadlines = [receiver.next_deadline_s() for receiver in self.receivers.values()]
         deadlines += self._kept_until_s().values()
         return min((at_s for at_s in deadlines if at_s is not None), default=math.inf)
-
-    def doubt(self, after_s: float) -> tuple[float, float]:
-        """Returns `Connection.doubt` for ENERGY, which goes with the first datagrams."""
-        due = NO_DOUBT
-        if self._settings.order.sends_energy:
-            for receiver in self.receivers.values():  # asked for with every wake-up
-                since_s = receiver.progress.first_sign_s
-                lacks = receiver.progress.energy_levels is None
-                if lacks and since_s is not None and since_s > after_s:
-                    chunk_count = self._settings.layout_of(receiver.transfer).chunk_count
-                    late_s = _ENERGY_LATE_S + _ENERGY_LATE_S_PER_CHUNK * chunk_count
-                    due = min(due, (since_s + late_s, since_s))
-        return due
 
     def begun(self, transfer: int) -> bool:
         """Returns whether the peer has begun with a transfer that was not posted here."""

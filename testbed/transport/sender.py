@@ -30,7 +30,6 @@ from testbed.transport.settings import (
     DATA_BLOCKED,
     LATE,
     NEVER,
-    NO_DOUBT,
     NO_NEW_CHUNK,
     REMEMBERED,
     SILENT,
@@ -41,9 +40,6 @@ from testbed.transport.settings import (
 from testbed.transport.wire import new_frames, wire_bytes
 
 _LEAST_QUESTION = 8  # datagrams in flight for a question before the window is full
-# A reply is overdue after twice a round trip and so much more; before one is known, it is this.
-_OVERDUE_S = 2e-3
-_FIRST_REPLY_S = 1e-2
 _STALLED_BATCH = 32  # datagrams between two pauses
 # A sender is stalled after so long without a new arrival, and so many replies, or fewer that report
 # so many losses. Time alone says little: a busy peer may have replied once a second.
@@ -173,12 +169,6 @@ class Sender:
     @property
     def asked_s(self) -> float | None:
         return None if self.stopped else self._repair.asked_s
-
-    def reply_due_s(self, asked_s: float) -> float:
-        if self._repair.was_silent:
-            return asked_s
-        usual_s = self._path.estimates.smoothed_s
-        return asked_s + 2 * (_FIRST_REPLY_S if usual_s is None else usual_s) + _OVERDUE_S
 
     def missed(self) -> NDArray[np.bool_] | None:
         if self._energy_levels is None or self._received is None:
@@ -586,14 +576,6 @@ class Outgoing:
 
     def poll_messages(self) -> list[ControlMessage]:
         return [message for sender in self.senders.values() for message in sender.poll_messages()]
-
-    def doubt(self, after_s: float) -> tuple[float, float]:
-        due = NO_DOUBT
-        for sender in self.senders.values():  # asked for with every wake-up
-            asked_s = sender.asked_s
-            if asked_s is not None and asked_s > after_s and not sender.held:
-                due = min(due, (sender.reply_due_s(asked_s), asked_s))
-        return due
 
     @property
     def held(self) -> bool:

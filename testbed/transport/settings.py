@@ -80,6 +80,7 @@ class ConnectionSettings:
     late_s: float | None = None
     transfers_in_flight: int = 4  # how many transfers may be under way in each direction
     tensor_by_tensor: bool = False  # whether each transfer carries one tensor; equal on both sides
+    control_datagrams: bool = False  # whether control messages go in datagrams; equal on both sides
     fast_path: FastPath = NUMPY  # who composes and places datagrams
 
     def __post_init__(self) -> None:
@@ -113,7 +114,6 @@ class ConnectionSettings:
 Timeout = tuple[float, str, int]
 
 NEVER: Timeout = (math.inf, "", 0)
-NO_DOUBT = (math.inf, math.inf)  # see `Connection.doubt`
 SILENT = "silent for {timeout_s:g} s"
 DATA_BLOCKED = "control works, data does not arrive"
 BOTH_HOLD = "both sides send and neither receives, for {timeout_s:g} s"

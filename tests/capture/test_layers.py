@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.packet import Packet, Raw
 
-from testbed.capture.layers import Control, Datagram, HedgeLayer
+from testbed.capture.layers import Control, ControlPiece, Datagram
 from testbed.transport import wire
-from testbed.transport.hedging import Hedge
+from testbed.transport.control_datagrams import DatagramStream
 from testbed.transport.messages import (
     ControlMessage,
     ControlParser,
@@ -99,14 +99,22 @@ def test_a_port_says_what_it_carries():
     assert (IP() / TCP() / Control())[TCP].dport == 46999
 
 
-def test_a_hedge_is_read_field_by_field():
-    hedge = Hedge(7, Counter(), written=70, received=5_000_000_000)
-    hedge.on_written(b"stop", 0.0, taken_bytes=4)
-    hedge.doubt(0.0)
-    (sent,) = hedge.datagrams(0.0)
-    packet = IP(bytes(IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=50000, dport=46999) / sent))
-    read = packet[HedgeLayer]
-    assert (read.session, read.flags, read.received, read.first) == (7, 1, 5_000_000_000, 70)
-    assert bytes(read.payload) == b"stop"
-    crafted = HedgeLayer(session=7, flags=1, received=5_000_000_000, first=70) / b"stop"
-    assert bytes(crafted) == sent
+def test_a_datagram_of_control_messages_is_read_field_by_field():
+    one, other = DatagramStream(7, Counter()), DatagramStream(7, Counter())
+    other.write(bytes(50), urgent=True)
+    one.take(other.datagrams(0.0)[0], 0.0, waited=False)
+    stop, hold = (ControlMessage(kind, 5) for kind in (MessageType.STOP, MessageType.HOLD))
+    one.datagrams(0.0)
+    one.write(stop.encode() + hold.encode(), urgent=True)
+    (sent,) = one.datagrams(0.0)
+    head, trailer = IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=50000, dport=46999), bytes(16)
+    read = IP(bytes(head / (sent + trailer)))[ControlPiece]
+    # It asks, and nothing had to wait.
+    assert (read.session, read.number, read.flags, read.echo) == (7, 1, 5, 1)
+    assert (read.received, read.first) == (50, 0)
+    assert [read[Control].type, read[Control].payload.type] == [stop.type, hold.type]
+    assert read.lastlayer().load == trailer
+    crafted = ControlPiece(session=7, number=1, flags=5, echo=1, received=50)
+    assert bytes(crafted / stop.encode() / hold.encode()) == sent
+    (rest,) = (IP(bytes(head / (sent[:36] + b"rest" + trailer)))[ControlPiece],)
+    assert rest[Raw].load == b"rest"

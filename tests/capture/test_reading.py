@@ -42,18 +42,22 @@ def test_a_transfer_is_told_pass_by_pass(rows, tmp_path, capsys):
         rows(conversation, transfer=5)
 
 
-def test_kernel_tcp_hedges_and_pieces_of_messages_are_named(rows):
+def test_kernel_tcp_datagrams_of_control_and_pieces_of_messages_are_named(rows):
     conversation = Conversation()
     for number in range(3):
         tcp = TCP(sport=47000, dport=47001, seq=number)
         conversation.add(IP(src=WORKER, dst=SERVER) / tcp / bytes(100))
-    conversation.add(IP(src=WORKER, dst=SERVER) / UDP(sport=46999, dport=46999) / bytes(30))
     stop, ping = ControlMessage(MessageType.STOP, 5), ControlMessage(MessageType.PING)
+    udp = IP(src=WORKER, dst=SERVER) / UDP(sport=46999, dport=46999)
+    for piece in (b"", stop.encode(), b"rest of a message"):
+        conversation.add(udp / (bytes(36) + piece + bytes(16)))
     conversation.message(SERVER, stop, ping)
     conversation.add(conversation.segment(SERVER, b"\x63" * 20))
     assert rows(conversation)[1:] == [
         f"{WORKER} > {SERVER} 3 segments in 2.000 ms",
-        f"{WORKER} > {SERVER} hedge",
+        f"{WORKER} > {SERVER} control without a message's beginning",
+        f"{WORKER} > {SERVER} 5 STOP",
+        f"{WORKER} > {SERVER} control without a message's beginning",
         f"{SERVER} > {WORKER} 5 STOP",
         f"{SERVER} > {WORKER} PING",
         f"{SERVER} > {WORKER} 20 bytes within a message",

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from testbed.transport import EndpointConfig, PayloadLayout, hedging, messages, wire
+from testbed.transport import EndpointConfig, PayloadLayout, control_datagrams, messages, wire
 from testbed.transport.codec import CODECS
-from testbed.transport.hedging import Hedge
+from testbed.transport.control_datagrams import DatagramStream
 from testbed.transport.messages import (
     PASS,
     SENT,
@@ -108,6 +108,7 @@ MESSAGES: list[tuple[ControlMessage, dict[str, Any]]] = [
         ControlMessage(MessageType.ENERGY, 9, bytes([200, 3, 128])),
         {"energy": "c8:03:80", "must": "2"},
     ),
+    (ControlMessage(MessageType.PIECE, body=bytes(40)), {}),
 ]
 
 
@@ -140,8 +141,8 @@ def test_the_script_has_the_transports_own_constants():
     assert f"local CODECS = {{ {codecs} }}\n" in script
     assert types == {kind.value: kind.name for kind in MessageType}
     assert f"VERSION = {messages.VERSION}\n" in script
-    names = "HEADER_BYTES, DATA_HEADER_BYTES, HEDGE_HEADER_BYTES"
-    sizes = messages.HEADER_BYTES, wire.HEADER_BYTES, hedging.HEAD_BYTES
+    names = "HEADER_BYTES, DATA_HEADER_BYTES, PIECE_HEADER_BYTES"
+    sizes = messages.HEADER_BYTES, wire.HEADER_BYTES, control_datagrams.HEAD_BYTES
     assert f"{names} = {', '.join(map(str, sizes))}\n" in script
     ports = "-".join(map(str, wire.DATA_PORTS))
     assert f'CONTROL_PORT, DATA_PORTS = {EndpointConfig.control_port}, "{ports}"\n' in script
@@ -166,7 +167,7 @@ def test_every_control_message_is_read_field_by_field(tmp_path):
 
 
 @pytest.mark.long
-def test_segments_datagrams_hedges_and_what_is_none_of_them_are_told_apart(tmp_path):
+def test_segments_datagrams_pieces_and_what_is_none_of_them_are_told_apart(tmp_path):
     conversation = Conversation()
     stop = ControlMessage(MessageType.STOP, 5)
     long = ControlMessage(MessageType.BITMAP, 6, _chunks(*range(400)))
@@ -183,14 +184,14 @@ def test_segments_datagrams_hedges_and_what_is_none_of_them_are_told_apart(tmp_p
     datagram = IP(src=WORKER, dst=SERVER) / UDP(sport=47005, dport=47000) / frames.tobytes()
     conversation.add(datagram)
     conversation.add(datagram, snapshot=14 + 20 + 8 + wire.HEADER_BYTES)
-    hedge = Hedge(SESSION, Counter(), written=70, received=5_000_000_000)
-    hedge.on_written(b"stop", 0.0, taken_bytes=4)
-    hedge.doubt(0.0)
-    for sent in (hedge.datagrams(0.0)[0], b"short"):
+    control = DatagramStream(SESSION, Counter())
+    control.write(ControlMessage(MessageType.HOLD, 5).encode(), urgent=True)
+    for sent in (control.datagrams(0.0)[0] + bytes(16), b"short"):
         conversation.add(IP(src=WORKER, dst=SERVER) / UDP(sport=50000, dport=46999) / sent)
     packets = _dissected(conversation, tmp_path)
 
-    first, second, garbage, short = _messages(packets)
+    first, second, garbage, short, hold = _messages(packets)
+    assert (hold["type"], hold["transfer"]) == ("11", "5")
     assert [(entry["type"], entry["transfer"]) for entry in (first, second)] == [
         ("6", "5"),
         ("5", "6"),
@@ -214,12 +215,16 @@ def test_segments_datagrams_hedges_and_what_is_none_of_them_are_told_apart(tmp_p
     assert whole == header | payload
     assert cut == header
 
-    whole, short = (packet["bl_hedge"] for packet in packets if "bl_hedge" in packet)
+    whole, short = (packet["bl_piece"] for packet in packets if "bl_piece" in packet)
     assert whole == {
-        "bl_hedge.session": "0x05e55104",
-        "bl_hedge.asks": "1",
-        "bl_hedge.received": "5000000000",
-        "bl_hedge.first": "70",
-        "bl_hedge.piece": b"stop".hex(":"),
+        "bl_piece.session": "0x05e55104",
+        "bl_piece.number": "5",
+        "bl_piece.asks": "1",
+        "bl_piece.again": "0",
+        "bl_piece.echo": "0",
+        "bl_piece.received": "0",
+        "bl_piece.first": "0",
+        "bl_piece.bytes": ControlMessage(MessageType.HOLD, 5).encode().hex(":"),
+        "bl_piece.trailer": bytes(16).hex(":"),
     }
     assert "Shorter than its header" in json.dumps(short)

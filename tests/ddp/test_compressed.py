@@ -191,4 +191,6 @@ def test_the_preset_loses_more_than_it_selects_and_replicas_stay_equal():
     outcomes = values(launch(tuned, RANKS))
     assert_complete([ledger for ledger, _ in outcomes])
     assert all(0.5 <= lost < 1 for _, lost in outcomes)
-    assert any(lost > 0.5 for _, lost in outcomes)  # how early a gather ends is the machine's affair
+    assert any(
+        lost > 0.5 for _, lost in outcomes
+    )  # how early is the machine's affair

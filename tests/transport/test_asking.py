@@ -1,4 +1,4 @@
-"""A sender asks for replies, and a side doubts that one gets through."""
+"""A sender asks for replies."""
 
 import math
 
@@ -11,8 +11,7 @@ from testbed.transport.order import Arranger
 from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair import REPAIRS
 from testbed.transport.wire import ACK_REQUESTED, fields, wire_bytes
-from tests.transport.test_bounded_energy import ARM, CHUNKS, Rounds
-from tests.transport.virtual import DELAY_S, TIMEOUT_S, Recorder, Two, layout_of, new_sender
+from tests.transport.virtual import Recorder, layout_of, new_sender
 
 # Which datagrams of a batch ask for an ACK.
 
@@ -91,7 +90,6 @@ def test_it_asks_when_nothing_has_come_for_twice_the_usual_time_though_more_is_t
     assert one.deadline_s() == at_s
     one.on_deadline(at_s)
     assert len(probes(one)) == 1
-    assert one.was_silent
     assert one.remaining  # it goes on sending meanwhile
     one.on_message(answer(16), at_s + USUAL_S)
     assert one.estimates.loss > 0.5
@@ -111,68 +109,3 @@ def test_it_does_not_ask_when_the_first_datagrams_were_answered():
     one.on_sent(8, 10.003)
     assert one.deadline_s() is None
     assert not probes(one)
-
-
-# Doubt.
-
-
-NO_DOUBT = (math.inf, math.inf)
-BEFORE = -math.inf
-
-
-def until_asked(two):
-    (sender,) = two.worker.connection.outgoing.senders.values()
-    two.simulation.run(done=lambda: sender.asked_s is not None, limit=10_000)
-    return sender.asked_s
-
-
-def test_an_answer_is_overdue_after_twice_a_round_trip_and_2_ms_or_at_once_after_a_silence():
-    two = Two()
-    two.begin(0)
-    asked_s = until_asked(two)
-    connection = two.worker.connection
-    # No round trip is known yet, so it is taken for 10 ms.
-    assert connection.doubt(BEFORE) == pytest.approx((asked_s + 0.022, asked_s))
-    assert connection.doubt(asked_s) == NO_DOUBT  # of what was asked later only
-    connection.outgoing.senders[0]._repair.was_silent = True
-    assert connection.doubt(BEFORE) == (asked_s, asked_s)  # at once: another one was overdue
-    two.run()
-    assert connection.doubt(BEFORE) == NO_DOUBT
-    two.begin(2)
-    asked_s = until_asked(two)
-    due_s, since_s = connection.doubt(BEFORE)
-    assert since_s == asked_s
-    assert asked_s + 4 * DELAY_S + 2e-3 <= due_s < asked_s + 5 * DELAY_S + 2e-3
-
-
-def test_whoever_is_told_to_hold_does_not_doubt():
-    two = Two()
-    two.send(0)
-    until_asked(two)
-    two.run(until_s=TIMEOUT_S / 2)
-    assert two.worker.connection.outgoing.held
-    assert two.worker.connection.doubt(BEFORE) == NO_DOUBT
-
-
-def test_data_without_what_they_are_worth_are_a_doubt_after_2_ms_and_more_for_long_payloads():
-    rounds = Rounds()
-    rounds.round()
-    number, now_s = 2, 1 + rounds.simulation.now_s
-    worker, server = rounds.worker.connection, rounds.server.connection
-    rule = ARM.gather.stop_rule(False)(rounds.layout)
-    server.post_receive(number, rule, rounds.layout.new_buffer(), now_s)
-    worker.post_send(number, rounds.sent[0], now_s)
-    assert server.doubt(BEFORE) == NO_DOUBT
-    server.on_datagrams(worker.offer(now_s).copy(), now_s)
-    assert server.doubt(BEFORE) == pytest.approx((now_s + 2e-3 + 1e-6 * CHUNKS, now_s))
-    server.on_control(worker.control(), now_s + 1e-3)
-    assert server.doubt(BEFORE) == NO_DOUBT
-
-
-def test_an_order_that_tells_no_worth_makes_nobody_wait_for_it():
-    two = Two()
-    two.begin(0)
-    two.run(until_s=0.9 * DELAY_S + 1e-3)
-    assert two.server.connection.doubt(BEFORE) == NO_DOUBT
-    two.run()
-    assert two.intact == [0]

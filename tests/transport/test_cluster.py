@@ -114,7 +114,13 @@ class Cluster(World):
 
 
 def cluster_of(
-    *names, layout=None, repair="passes", order="in-order", congestion="fixed", **changes
+    *names,
+    layout=None,
+    repair="passes",
+    order="in-order",
+    congestion="fixed",
+    control_datagrams=False,
+    **changes,
 ):
     """A cluster; `changes` are those of its links."""
     simulation = Simulation()
@@ -124,6 +130,7 @@ def cluster_of(
         repair=REPAIRS.create(repair),
         order=ORDERS.create(order, seed=1),
         peer_timeout_s=TIMEOUT_S,
+        control_datagrams=control_datagrams,
     )
 
     def way():
@@ -154,6 +161,8 @@ CHOICES = {
     "blocked": st.one_of(st.none(), span),
     "killed": st.one_of(st.none(), st.floats(0.0, 2.0)),
     "skips": st.booleans(),
+    # Which part of the datagrams with control messages is lost; None: they go on the stream.
+    "control_lost": st.sampled_from([None, 0.0, 0.5]),
 }
 # Nothing happens but one transfer.
 PLAIN = {
@@ -169,6 +178,7 @@ PLAIN = {
     "blocked": None,
     "killed": None,
     "skips": False,
+    "control_lost": None,
 }
 
 
@@ -183,6 +193,7 @@ def run_schedule(schedule):
         rate_bps=20e6,
         queue_bytes=schedule["queue"],
         **{key: schedule[key] for key in ("loss", "jitter_s", "duplicate", "seed")},
+        control_datagrams=schedule["control_lost"] is not None,
     )
     simulation = cluster.simulation
 
@@ -198,6 +209,9 @@ def run_schedule(schedule):
     worker.fate = flip
     simulation.run(until_s=0.1, limit=10_000)
     server = cluster.servers["a"]
+    for peer in (worker, server):
+        if schedule["control_lost"]:
+            peer.control_fate = lambda: [0.0] * (random.random() >= schedule["control_lost"])
     buffers, payloads = {}, {}
 
     def send(number):

@@ -130,6 +130,7 @@ def test_the_smallest_and_the_largest_body_are_taken_and_no_other(kind):
         MessageType.ANNOUNCE: (0, 1 << 16),
         MessageType.FAILED: (0, 1024),
         MessageType.ENERGY: (1, CHUNKS),
+        MessageType.PIECE: (36, 36 + (1 << 16)),
     }.get(kind, (0, 0))
     for size in {smallest, largest}:
         assert len(ControlParser(LIMITS).feed(ControlMessage(kind, 0, bytes(size)).encode())) == 1

@@ -211,7 +211,7 @@ def of(control):
         (
             {"protocol": preset("bounded-energy")},
             {"protocol": preset("bounded-energy", control="tcp")},
-            "its control hedged",
+            "its control in datagrams",
         ),
         (
             {"protocol": preset("top-k", keep=0.1)},

@@ -54,7 +54,7 @@ def test_overrides_reach_the_preset_and_its_fields():
         ("bounded-energy", {"marks": "layer-and-magnitude"}, "by-energy tells .* would change"),
         ("bounded-energy", {"within_rounds": 0}, "within_rounds is 0; valid: a whole number, 1 or"),
         ("tcp", {"gather": 0.1}, "reliable"),
-        ("tcp", {"control": "hedged"}, "leave it out"),
+        ("tcp", {"control": "datagrams"}, "leave it out"),
         ("tcp", {"marks": "layer-and-magnitude"}, "kernel TCP has its own way .*, and no marks"),
         ("tcp", {"congestion_control": "fixed:rate_bps=1"}, "kernel's name"),
     ],
@@ -115,10 +115,10 @@ def test_a_description_builds_the_protocol_again(name):
     assert ProtocolConfig(**described) == protocol
 
 
-def test_hedges_and_codecs_are_described_where_there_are_any():
+def test_control_and_codecs_are_described_where_there_are_any():
     assert "control" not in preset("dblp").describe()
-    assert preset("dblp", control="hedged").describe()["control"] == "hedged"
-    assert preset("bounded-energy").control == "hedged"
+    assert preset("dblp", control="datagrams").describe()["control"] == "datagrams"
+    assert preset("bounded-energy").control == "datagrams"
     assert "codec" not in preset("tcp").describe()
     assert preset("one-bit").describe()["codec"] == "one-bit"
 

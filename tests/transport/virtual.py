@@ -7,6 +7,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Batch, Link
-from testbed.simulate.peer import Peer, Way, link_up
+from testbed.simulate.peer import Peer, Take, Way, link_up
 from testbed.transport import PayloadLayout, SendingPath, StopRule
 from testbed.transport.congestion import CONGESTION_CONTROLS, FixedRate
 from testbed.transport.congestion.base import CongestionControl, Feedback
@@ -67,7 +68,9 @@ class BusyPeer(Peer):
         # Changes a datagram that it sends, or loses it behind the links.
         self.fate: Callable[[Bytes], Bytes | None] | None = None
         self._busy_until_s = -math.inf
-        self._control_waiting: list[bytes] = []
+        self._control_waiting: list[tuple[bytes, Take]] = []
+        # Of a datagram of control messages: after which delays it comes.
+        self.control_fate: Callable[[], list[float]] | None = None
         super().__init__(*arguments, **options)
 
     def be_busy(self, until_s: float) -> None:
@@ -84,19 +87,27 @@ class BusyPeer(Peer):
             return
         self._read(waited=True)
         waiting, self._control_waiting = self._control_waiting, []
-        for data in waiting:
-            self.connection.on_control(data, self._simulation.now_s, waited=True)
+        for data, take in waiting:
+            take(self.connection, data, self._simulation.now_s, waited=True)
         self.work()
 
     def work(self) -> None:
         if not self._busy:
             super().work()
 
-    def on_control(self, data: bytes) -> None:
+    def _say(self, data: bytes, take: Take) -> None:
+        if self.control_fate is None or take is not Connection.on_control_datagram:
+            super()._say(data, take)
+            return
+        for delay_s in self.control_fate():
+            later = partial(super()._say, data, take)
+            self._simulation.at(self._simulation.now_s + delay_s, later)
+
+    def on_control(self, data: bytes, take: Take = Connection.on_control) -> None:
         if self._busy:
-            self._control_waiting.append(data)
+            self._control_waiting.append((data, take))
         else:
-            super().on_control(data)
+            super().on_control(data, take)
 
     def _schedule_read(self) -> None:
         if not self._busy:

@@ -56,6 +56,7 @@ def connection_settings(config: EndpointConfig) -> ConnectionSettings:
         late_s=config.late_s,
         transfers_in_flight=config.transfers_in_flight,
         tensor_by_tensor=config.tensor_by_tensor,
+        control_datagrams=protocol.control == "datagrams",
         fast_path=FAST_PATH,
     )
 

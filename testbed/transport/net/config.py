@@ -54,7 +54,7 @@ class EndpointConfig:
             a worker's UDP port is data_port itself (0 lets the kernel choose).
         credentials: this side's key and its peers' certificates, made by `keys`. Control messages
             then travel over TLS, and every datagram carries 16 bytes that only this peer can have
-            made; what is hedged of control messages can be read.
+            made; control messages in datagrams can be read.
         encrypted: with credentials, whether payloads are encrypted, too (AES-256-GCM), where both
             sides have this and a libcrypto.so.3. Else they can be read.
         insecure: allows addresses beyond this system without credentials.
@@ -192,10 +192,10 @@ class EndpointConfig:
             return f"kernel TCP with {protocol.congestion_control}{carried}"
         # A receiver learns from its own how soon the sender's needs an answer.
         measured = "the path" if protocol.measures else "nothing"
-        hedged = ", its control hedged" if protocol.control == "hedged" else ""
+        control = ", its control in datagrams" if protocol.control == "datagrams" else ""
         return (
             f"repair {protocol.repair}, a congestion control that measures {measured}, "
-            f"and {'tags' if self.tag_bytes else 'nothing'} appended to datagrams{hedged}{carried}"
+            f"and {'tags' if self.tag_bytes else 'nothing'} appended to datagrams{control}{carried}"
         )
 
     def layout_of(self, transfer: int) -> PayloadLayout:

@@ -1,11 +1,12 @@
 """Control streams: TCP connections, plain or under TLS, that never block.
 
-Beside them the listeners that accept them, and the datagrams that hedge a slow one.
+Beside them the listeners that accept them, and the sockets of control messages in datagrams.
 """
 
 import contextlib
 import errno
 import fcntl
+import hashlib
 import hmac
 import math
 import socket
@@ -13,15 +14,15 @@ import struct
 import termios
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from testbed.shared.input_error import shown
 from testbed.transport.connection import Connection
+from testbed.transport.control_datagrams import LONGEST_BYTES
 from testbed.transport.errors import ProtocolError
-from testbed.transport.hedging import Hedge
 from testbed.transport.joining import MAX_NEWCOMERS, Newcomer, UnknownSenderError
-from testbed.transport.messages import Hello
+from testbed.transport.messages import KEY_BYTES, Hello
 from testbed.transport.net.addresses import Host, SocketAddress, in_words
 from testbed.transport.net.tls import TAG_BYTES, Keyed, Tls, TlsError
 
@@ -38,14 +39,14 @@ _MAX_KEEPALIVE_S = 32767
 _MAX_INT = 2**31 - 1
 _POLL_S = 1e-3
 _INFO_BYTES = 256
-_UNMEASURED = 0xFFFFFFFF
 # Of struct tcp_info of uapi/linux/tcp.h, which only ever appends fields: segments sent,
 # the least round trip in us; segments with data in and out; bytes sent, and those sent again.
 _INFO = struct.Struct("=136xI8xI2I40x2Q")
-_HEDGES_PER_CALL = 64
-_HEDGED_BYTES_PER_CALL = 1 << 11  # and what had come ahead of them
-_LONGEST_HEDGE_BYTES = 1 << 11  # a longer datagram is no hedge, cut or not
-_SIDES = (b"server's hedge", b"worker's hedge")
+# What is read of a peer's datagrams at a time, so that other peers are served in between.
+_DATAGRAMS_PER_CALL = 64
+_CONTROL_BYTES = 1 << 11
+_LONGEST_BYTES = LONGEST_BYTES + TAG_BYTES
+_SIDES = (b"server", b"worker")
 
 
 class Stream:
@@ -54,8 +55,6 @@ class Stream:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed: str | None = None  # why it has ended; None while it is open
         self.drained = True  # whether the latest `read` left nothing unread
-        self.written_bytes = self.read_bytes = 0
-        self.taken_bytes = 0  # of TCP, for those written: TLS adds some
         self._connection = connection
         self._tls = tls
         self._unsent = bytearray()
@@ -92,14 +91,12 @@ class Stream:
 
     def write(self, data: bytes) -> None:
         """Sends what the connection takes now; later `flush` calls send the rest."""
-        self.written_bytes += len(data)
         self._push(data if self._tls is None else self._tls.write(data))
 
     def _push(self, data: bytes) -> None:
         if not data or self._broken is not None:
             return
         self._unsent += data
-        self.taken_bytes += len(data)
         self.flush()
         if len(self._unsent) > _MAX_UNSENT_BYTES:
             self._stall()
@@ -163,7 +160,6 @@ class Stream:
             self.closed = self.closed or str(error)
         if self._tls is not None:
             self._push(self._tls.outgoing())
-        self.read_bytes += len(data)
         return bytes(data)
 
     def finish(self) -> None:
@@ -183,19 +179,8 @@ class Stream:
         self.closed = self.closed or "this side closed the connection"
 
     @property
-    def acknowledged_bytes(self) -> int:
-        """Counts the `taken_bytes` that the peer has; OSError where the stream has ended."""
-        return self.taken_bytes - len(self._unsent) - unacknowledged_bytes(self._connection)
-
-    @property
     def ends(self) -> tuple[SocketAddress, SocketAddress]:
         return self._connection.getsockname(), self._connection.getpeername()
-
-    @property
-    def round_trip_s(self) -> float:
-        """The path's least round trip so far, in seconds; 0.1 before it was measured."""
-        least_us = tcp_info(self._connection)[1]
-        return 0.1 if least_us == _UNMEASURED else least_us / 1e6
 
 
 def limit_segments(connection: socket.socket) -> None:
@@ -350,26 +335,17 @@ class Listener:
         self.listening.close()
 
 
-class HedgeChannel:
+class ControlSocket:
+    """Carries a connection's control messages in datagrams, between the ports of its stream."""
+
     def __init__(
-        self,
-        stream: Stream,
-        *,
-        session: int,
-        counters: Counter[str],
-        key: bytes = b"",
-        is_server: bool = False,
+        self, ends: tuple[SocketAddress, SocketAddress], *, key: bytes = b"", is_server: bool
     ) -> None:
-        """Counts datagrams that are no hedges. With a `key` hedges are authenticated."""
-        self._hedge = Hedge(
-            session, counters, written=stream.written_bytes, received=stream.read_bytes
-        )
-        self._stream = stream
-        # Also without a key: UDP's own 16 bits miss some accidents, and one breaks the stream.
-        self._keyed = Keyed(key, _SIDES, is_server=is_server)
-        self._doubted_s = -math.inf  # of the latest `Connection.doubt`
-        self._counters = counters
-        local, peer = stream.ends
+        """Binds one of the `ends`; OSError where that is not possible."""
+        # A key of its own. Without one, too: UDP's own 16 bits miss some accidents.
+        own = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=b"control").digest()
+        self._keyed = Keyed(own if key else b"", _SIDES, is_server=is_server)
+        local, peer = ends
         family = socket.AF_INET if len(local) == 2 else socket.AF_INET6
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
@@ -385,59 +361,30 @@ class HedgeChannel:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def write(self, data: bytes, now_s: float) -> None:
-        self._note_acknowledged()
-        self._stream.write(data)
-        self._hedge.on_written(data, now_s, taken_bytes=self._stream.taken_bytes)
-
-    def new(self, data: bytes) -> bytes:
-        """Drops the bytes of the stream that a hedge has brought before."""
-        return self._hedge.from_stream(data)
-
-    def read(self, now_s: float) -> bytes:
-        """Reads what hedges bring that is new, up to a limit."""
-        new = b""
-        for _ in range(_HEDGES_PER_CALL):
-            if len(new) >= _HEDGED_BYTES_PER_CALL:
-                break
+    def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
+        """Hands over what has arrived, up to a limit."""
+        left = _CONTROL_BYTES
+        for _ in range(_DATAGRAMS_PER_CALL):
             try:
-                datagram = self._socket.recv(_LONGEST_HEDGE_BYTES)
+                datagram = self._socket.recv(_LONGEST_BYTES + 1)
             except ConnectionRefusedError:
-                continue  # a former hedge found no socket there
+                continue  # a former datagram found no socket there
             except OSError:
-                break
+                return
             piece, tag = datagram[:-TAG_BYTES], datagram[-TAG_BYTES:]
             if hmac.compare_digest(tag, self._keyed.tag(piece, sent=False)):
-                new += self._hedge.from_datagram(piece, now_s)
+                connection.on_control_datagram(piece, now_s, waited=waited)
             else:
-                self._counters["hedge-forged"] += 1
-        return new
+                connection.counters["control-forged"] += 1
+            left -= len(datagram)
+            if left <= 0:
+                return
 
-    def due_s(self, connection: Connection) -> float:
-        return min(self._hedge.due_s, connection.doubt(self._doubted_s)[0])
-
-    def work(self, connection: Connection, now_s: float, *, attentive: bool = True) -> None:
-        """Sends what is due. An answer is late only where this side was `attentive`."""
-        due_s, since_s = connection.doubt(self._doubted_s)
-        if attentive and due_s <= now_s:
-            self._doubted_s = since_s
-            self._hedge.doubt(now_s)
-        if self._hedge.due_s > now_s:
-            return
-        self._hedge.round_trip_s = self._stream.round_trip_s
-        self._note_acknowledged()
-        for hedge in self._hedge.datagrams(now_s):
+    def write(self, datagrams: Iterable[bytes]) -> None:
+        for datagram in datagrams:
             # What the network does not take is lost, as it may be later on its way.
             with contextlib.suppress(OSError):
-                self._socket.send(hedge + self._keyed.tag(hedge, sent=True))
-
-    def _note_acknowledged(self) -> None:
-        with contextlib.suppress(OSError):  # the stream has ended
-            self._hedge.acknowledged(self._stream.acknowledged_bytes)
-
-    @property
-    def facts(self) -> dict[str, int]:
-        return {"hedges_sent": self._hedge.sent, "hedges_gained": self._hedge.gained}
+                self._socket.send(datagram + self._keyed.tag(datagram, sent=True))
 
     def close(self) -> None:
         self._socket.close()

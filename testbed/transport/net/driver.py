@@ -17,7 +17,7 @@ from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.events import OBSERVATION_INTERVAL_S, Event, Observer
 from testbed.transport.fast_path import COALESCED_S
 from testbed.transport.native.fast_path import PlannedReceive, PlannedSend, Polled, wait_with_plans
-from testbed.transport.net.control import HedgeChannel, Listener, Stream
+from testbed.transport.net.control import ControlSocket, Listener, Stream
 
 _LINGER_S = 1.0
 _LONGEST_WAIT_S = 60.0  # poll takes no infinite one
@@ -165,7 +165,7 @@ class Link:
     data: DataChannel = NO_DATA
     observer: Observer | None = None
     whole_by_s: float = math.inf  # the connection ends if it has no data channel by then
-    hedges: HedgeChannel | None = None
+    datagrams: ControlSocket | None = None  # of control messages
     planned = False  # whether `data` has plans, which are carried out while the driver waits
     due_s = -math.inf  # when `work` has to be called at the latest
     _deadline_s = -math.inf
@@ -190,18 +190,15 @@ class Link:
         if self.stream in ready:
             waited = not attentive or not self.stream.drained  # the rest of the last call
             received = self.stream.read(max(_CONTROL_BYTES, connection.awaited_bytes))
-            if self.hedges is not None:
-                received = self.hedges.new(received)
             # What was sent before must not be reported as missing, and may still wait.
             data.read_backlog(connection, now_s, waited=not attentive)
             if received:
                 connection.on_control(received, now_s, waited=waited)
         elif data in ready:
             data.read(connection, now_s, waited=not attentive)
-        hedges = self.hedges
-        if hedges is not None and hedges in ready and (received := hedges.read(now_s)):
+        if self.datagrams is not None and self.datagrams in ready:
             data.read_backlog(connection, now_s, waited=not attentive)
-            connection.on_control(received, now_s, waited=True)
+            self.datagrams.read(connection, now_s, waited=not attentive)
 
     def work(self, now_s: float, *, attentive: bool = True) -> None:
         """Does what is due. No deadline passes unless `attentive`: what came is to be read yet."""
@@ -218,8 +215,6 @@ class Link:
         self._write_control(now_s)  # ENERGY goes before the data that it describes
         data.write(connection, now_s)
         self._write_control(now_s)
-        if self.hedges is not None:
-            self.hedges.work(connection, now_s, attentive=attentive)
         whole_by_s = math.inf if self.has_data else self.whole_by_s
         if attentive:
             self.stream.expire(now_s)
@@ -243,16 +238,18 @@ class Link:
             self.due_s = min(self.due_s, self._observe_s)
         if connection.lost is None:
             self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
-            if self.hedges is not None:
-                self.due_s = min(self.due_s, self.hedges.due_s(connection))
 
     def _write_control(self, now_s: float) -> None:
-        if not (messages := self.connection.control()):
-            return
-        if self.hedges is None:
+        if messages := self.connection.control():
             self.stream.write(messages)
-        else:
-            self.hedges.write(messages, now_s)
+        datagrams = self.connection.control_datagrams(now_s)
+        if self.datagrams is not None:  # else they are lost, and TCP carries all in the end
+            self.datagrams.write(datagrams)
+
+    def leave(self) -> None:
+        self.connection.leave()
+        if messages := self.connection.control():
+            self.stream.write(messages)
 
 
 class Driver:
@@ -286,6 +283,8 @@ class Driver:
             self._work(time.monotonic())
             if finished():
                 needed = self.links if peers is None else peers()
+                for link in self.links.values():
+                    link.leave()
                 if not any(
                     link.stream.has_unsent for name, link in self.links.items() if name in needed
                 ):
@@ -304,10 +303,10 @@ class Driver:
         """Ends a link; its last messages may still be read by the peer."""
         link = self.links.pop(name)
         self._due_s.pop(name, None)
-        for channel in (link.stream, link.data, link.hedges):
+        for channel in (link.stream, link.data, link.datagrams):
             self._waiter.unregister(channel)
-        if link.hedges is not None:
-            link.hedges.close()
+        if link.datagrams is not None:
+            link.datagrams.close()
         self.close_later(link.stream)
 
     def close_later(self, stream: Stream) -> None:
@@ -342,8 +341,8 @@ class Driver:
 
     def _register(self, link: Link) -> None:
         self._waiter.register(link.stream, reading=True, writing=link.stream.has_unsent)
-        if link.hedges is not None:
-            self._waiter.register(link.hedges, reading=True, writing=False)
+        if link.datagrams is not None:
+            self._waiter.register(link.datagrams, reading=True, writing=False)
         if link.has_data:
             data, coalescing = link.data, link.data.unread_until_s > -math.inf
             reading = data.reading and not coalescing
@@ -365,11 +364,11 @@ class Driver:
         now_s = time.monotonic()
         ready = {*readable, *writable}
         for name, link in self.links.items():
-            if ready.isdisjoint((link.stream, link.data, link.hedges)):
+            if ready.isdisjoint((link.stream, link.data, link.datagrams)):
                 continue
             if link.stream in writable:
                 link.stream.flush()
-            if link.stream in readable or link.data in readable or link.hedges in readable:
+            if not {link.stream, link.data, link.datagrams}.isdisjoint(readable):
                 link.receive(readable, now_s, attentive=self._attentive)
             self._due_s[name] = -math.inf
         self._serve_listeners(readable, writable, now_s)
@@ -431,5 +430,5 @@ class Driver:
             stream.close()
         for link in self.links.values():
             link.stream.close()
-            if link.hedges is not None:
-                link.hedges.close()
+            if link.datagrams is not None:
+                link.datagrams.close()

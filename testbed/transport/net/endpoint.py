@@ -321,7 +321,7 @@ class Endpoint:
         return dict(total)
 
     def facts(self) -> dict[str, Any]:
-        """Says what the kernel granted, and how many hedges were sent and brought something."""
+        """Says what the kernel granted, and counts the datagrams of control messages."""
         return self._membership.facts()
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from testbed.transport.connection import Connection
 from testbed.transport.errors import PeerLost, ProtocolError
 from testbed.transport.events import Event, Joined, PeerGone
 from testbed.transport.joining import SERVER, Admission, UnknownSenderError
@@ -31,7 +30,7 @@ from testbed.transport.net.carriers import (
 from testbed.transport.net.config import EndpointConfig
 from testbed.transport.net.control import (
     Arrival,
-    HedgeChannel,
+    ControlSocket,
     Listener,
     Rejections,
     Stream,
@@ -115,19 +114,13 @@ class Membership:
         credentials = self._config.credentials
         return None if credentials is None else credentials.tls(is_server=self._config.is_server)
 
-    def _hedges(self, connection: Connection, stream: Stream, key: bytes) -> HedgeChannel | None:
+    def _control_socket(self, stream: Stream, key: bytes) -> ControlSocket | None:
         config = self._config
-        if config.protocol.control != "hedged":
+        if config.protocol.control != "datagrams":
             return None
         try:
-            return HedgeChannel(
-                stream,
-                session=config.session,
-                key=key,
-                is_server=config.is_server,
-                counters=connection.counters,
-            )
-        except OSError:  # another socket has that port, or the peer is gone
+            return ControlSocket(stream.ends, key=key, is_server=config.is_server)
+        except OSError:  # another socket has that port, or the peer is gone: TCP carries all
             return None
 
     # The server's side.
@@ -187,7 +180,7 @@ class Membership:
             link = Link(connection, stream, observer=self._observer, whole_by_s=whole_by_s)
             if name not in self._carrier.listeners:
                 link.data = self._carrier.attach(connection, hello.data_port, key, cipher)
-                link.hedges = self._hedges(connection, stream, key)
+                link.datagrams = self._control_socket(stream, key)
         except ProtocolError as error:
             self._refuse(name, arrival, error)
             return
@@ -291,15 +284,14 @@ class Membership:
             raise ProtocolError(f"the server's certificate names {identity!r}, not {SERVER!r}")
         port, key, cipher = event.data_port, event.key, event.cipher
         link.data = self._carrier.attach(link.connection, port, key, cipher)
-        link.hedges = self._hedges(link.connection, link.stream, event.key)
+        link.datagrams = self._control_socket(link.stream, event.key)
 
     def facts(self) -> dict[str, Any]:
         if self._carrier is None:
             return {}
         facts = self._carrier.facts()
         for name, link in self._driver.links.items():
-            if link.hedges is not None:
-                facts[name] |= link.hedges.facts
+            facts[name] |= link.connection.control_facts()
         return facts
 
     def counters(self) -> Counter[str]:

@@ -28,7 +28,6 @@ class SenderRepair(ABC):
     in_flight: int = 0  # datagrams sent that are not known to have arrived or to be lost
     asking: bool = False  # whether nothing is left to send before the receiver answers
     asked_s: float | None = None  # since when the receiver owes an answer
-    was_silent: bool = False  # whether it was asked because another answer was overdue
     attentive: bool = True  # False while messages come that had to wait: no round trip is measured
 
     def __init__(self) -> None:

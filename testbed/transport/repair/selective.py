@@ -352,10 +352,10 @@ class SelectiveSender(SenderRepair):
 
     # Asking.
 
-    def ask(self, now_s: float, *, was_silent: bool = False) -> None:
+    def ask(self, now_s: float) -> None:
         """Sends a PROBE unless one awaits its answer."""
         if self.asked_s is None:
-            self.asked_s, self.was_silent = now_s, was_silent
+            self.asked_s = now_s
             self._asked_at = self.scoreboard.next
             body = SENT.pack(self.scoreboard.next)
             self.outbox.append(ControlMessage(MessageType.PROBE, self._transfer, body))
@@ -397,7 +397,7 @@ class SelectiveSender(SenderRepair):
                 self._check_dry(now_s)
         silent_s = self.silent_from_s()
         if silent_s is not None and silent_s <= now_s:
-            self.ask(now_s, was_silent=True)
+            self.ask(now_s)
             self.asking = self.asking or not self.remaining
         return feedback
 

@@ -1,0 +1,372 @@
+"""Control messages in datagrams in virtual time, which are lost, doubled and overtaken."""
+
+import itertools
+import math
+import random
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.transport.control_datagrams import HEAD_BYTES, PIECE_BYTES, DatagramStream
+from testbed.transport.errors import ProtocolError
+from testbed.transport.events import Announced
+from testbed.transport.messages import ControlMessage, MessageType
+from testbed.transport.tolerance import required_chunks
+from tests.transport.virtual import DELAY_S, Two, ended, gone, reports
+
+SESSION = 7
+FIRST_PATIENCE_S = 0.022  # of a path whose round trip is not known yet
+STEP_S = 1e-3
+
+
+class Side:
+    """One end; `received` is what has come of the other's stream."""
+
+    def __init__(self):
+        self.counters: Counter[str] = Counter()
+        self.stream = DatagramStream(SESSION, self.counters)
+        self.written = self.received = b""
+
+    def say(self, data, *, urgent=True):
+        self.written += data
+        self.stream.write(data, urgent=urgent)
+
+    def take(self, datagrams, now_s, *, by_tcp=False):
+        for datagram in datagrams:
+            self.received += self.stream.take(datagram, now_s, waited=False, by_tcp=by_tcp)
+
+
+def pair():
+    return Side(), Side()
+
+
+def exchange(one, other, now_s):
+    """Brings what is due from one side, and the reply back a millisecond later each."""
+    other.take(one.stream.datagrams(now_s), now_s + STEP_S)
+    one.take(other.stream.datagrams(now_s + STEP_S), now_s + 2 * STEP_S)
+
+
+def test_a_message_costs_one_datagram_and_an_answer_another_one():
+    sender, receiver = pair()
+    for number in range(50):
+        sender.say(b"probe")
+        receiver.take(sender.stream.datagrams(number), number + STEP_S)
+        receiver.say(b"bitmap", urgent=False)
+        sender.take(receiver.stream.datagrams(number + STEP_S), number + 2 * STEP_S)
+        assert sender.stream.due_s == pytest.approx(number + 2 * STEP_S + 0.025)
+    assert (sender.stream.sent, receiver.stream.sent) == (50, 50)
+    assert receiver.received == b"probe" * 50 and sender.received == b"bitmap" * 50
+    assert sender.stream.repeated == receiver.stream.repeated == 0
+
+
+def test_what_needs_no_reply_is_acknowledged_once_for_all_that_came_within_25_ms():
+    sender, receiver = pair()
+    for number in range(10):
+        receiver.say(b"ack", urgent=False)
+        sender.take(receiver.stream.datagrams(number * STEP_S), number * STEP_S)
+    assert sender.stream.datagrams(0.01) == []
+    assert sender.stream.due_s == pytest.approx(0.025)
+    receiver.take(sender.stream.datagrams(0.025), 0.026)
+    assert sender.stream.sent == 1
+    assert receiver.stream.due_s == math.inf
+
+
+def test_an_unanswered_message_goes_again_with_more_copies_and_then_less_and_less():
+    side = Side()
+    side.say(b"probe")
+    assert len(side.stream.datagrams(0.0)) == 1
+    times, copies = [], []
+    for _ in range(40):
+        times.append(side.stream.due_s)
+        copies.append(len(side.stream.datagrams(times[-1])))
+    assert times[0] == pytest.approx(FIRST_PATIENCE_S)
+    assert copies[:5] == [2, 4, 8, 8, 8]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert pauses[:12] == pytest.approx([0.012] * 12)
+    assert pauses[12:15] == pytest.approx([0.024, 0.048, 0.096])
+    assert pauses[18:] == pytest.approx([0.1] * 21)
+    # Datagrams do not get through: one at a time, and TCP has it.
+    assert copies[19:] == [1] * 21
+    assert side.stream.blocked
+    (body,) = side.stream.for_tcp()
+    assert body[HEAD_BYTES:] == b"probe"
+    assert side.stream.for_tcp() == []
+
+
+def test_the_patience_follows_the_round_trips_and_their_spread():
+    sender, receiver = pair()
+    for number in range(50):
+        sender.say(b"probe")
+        exchange(sender, receiver, number)
+    sender.say(b"probe")
+    sender.stream.datagrams(100.0)
+    # A round trip of 2 ms that hardly varies, and the least spread.
+    assert sender.stream.due_s == pytest.approx(100.004, abs=1e-5)
+
+
+def test_a_reply_that_waited_says_nothing_of_the_path():
+    sender, receiver = pair()
+    sender.say(b"probe")
+    for datagram in sender.stream.datagrams(0.0):
+        receiver.stream.take(datagram, 0.5, waited=True)
+    sender.take(receiver.stream.datagrams(0.5), 0.501)
+    sender.say(b"probe")
+    sender.stream.datagrams(1.0)
+    assert sender.stream.due_s == pytest.approx(1.0 + FIRST_PATIENCE_S)
+
+
+def test_a_gap_is_told_at_once_and_filled_without_waiting():
+    sender, receiver = pair()
+    receiver.say(b"one", urgent=False)
+    receiver.stream.datagrams(0.0)  # lost
+    receiver.say(b"two", urgent=False)
+    sender.take(receiver.stream.datagrams(STEP_S), STEP_S)
+    assert sender.received == b""
+    receiver.take(sender.stream.datagrams(STEP_S), 2 * STEP_S)
+    sender.take(receiver.stream.datagrams(2 * STEP_S), 3 * STEP_S)
+    assert sender.received == b"onetwo"
+    assert sender.stream.late
+
+
+def test_what_is_lost_of_a_long_message_goes_again_once_the_reply_tells():
+    sender, receiver = pair()
+    sender.say(bytes(5 * PIECE_BYTES))
+    pieces = sender.stream.datagrams(0.0)
+    assert len(pieces) == 5
+    receiver.take([piece for place, piece in enumerate(pieces) if place != 1], STEP_S)
+    sender.take(receiver.stream.datagrams(STEP_S), 2 * STEP_S)
+    receiver.take(sender.stream.datagrams(2 * STEP_S), 3 * STEP_S)
+    assert receiver.received == sender.written
+
+
+def test_what_is_longer_than_a_few_datagrams_goes_by_tcp_too():
+    sender, receiver = pair()
+    sender.say(bytes(200_000))
+    sender.stream.datagrams(0.0)  # lost
+    bodies = sender.stream.for_tcp()
+    assert [len(body) - HEAD_BYTES for body in bodies] == [65536, 65536, 65536, 3392]
+    receiver.take(bodies, 0.1, by_tcp=True)
+    assert receiver.received == sender.written
+    (reply,) = receiver.stream.for_tcp()
+    sender.take([reply], 0.2, by_tcp=True)
+    assert sender.stream.due_s == math.inf
+
+
+def test_whoever_leaves_lets_tcp_bring_what_the_peer_may_lack_once():
+    sender, receiver = pair()
+    sender.say(b"probe")
+    exchange(sender, receiver, 0.0)
+    assert sender.stream.for_tcp(leaving=True) == []
+    sender.say(b"stop")
+    sender.stream.datagrams(1.0)
+    assert sender.stream.for_tcp() == []
+    (body,) = sender.stream.for_tcp(leaving=True)
+    assert sender.stream.for_tcp(leaving=True) == []
+    receiver.take([body], 1.1, by_tcp=True)
+    assert receiver.received == b"probestop"
+    assert receiver.stream.for_tcp() == []  # nobody is there to hear a reply
+
+
+def test_a_datagram_that_gets_through_ends_what_tcp_does():
+    sender, receiver = pair()
+    sender.say(b"probe")
+    while not sender.stream.blocked:
+        sent = sender.stream.datagrams(sender.stream.due_s if sender.stream.sent else 0.0)
+    receiver.take(sent, 5.0)
+    sender.take(receiver.stream.datagrams(5.0), 5.0)
+    assert not sender.stream.blocked
+
+
+def test_a_peer_that_acknowledges_nothing_fills_no_memory():
+    side = Side()
+    with pytest.raises(ProtocolError, match="does not acknowledge"):
+        for _ in range(20):
+            side.say(bytes(1 << 20))
+            side.stream.datagrams(0.0)
+            side.stream.for_tcp()
+
+
+@pytest.mark.parametrize(
+    ("datagram", "why"),
+    [
+        (b"", "malformed"),
+        (b"x" * (HEAD_BYTES - 1), "malformed"),
+        (b"\0" * (HEAD_BYTES + PIECE_BYTES + 1), "malformed"),
+        ((8).to_bytes(4) + bytes(32), "wrong-session"),
+        # It has heard more than was said, or of more datagrams than were sent.
+        (SESSION.to_bytes(4) + bytes(16) + (6).to_bytes(8) + bytes(8), "malformed"),
+        (SESSION.to_bytes(4) + bytes(8) + (2).to_bytes(8) + bytes(16), "malformed"),
+        (SESSION.to_bytes(4) + bytes(24) + (1 << 40).to_bytes(8) + b"far", "far-ahead"),
+    ],
+)
+def test_what_makes_no_sense_is_counted_and_changes_nothing(datagram, why):
+    side = Side()
+    side.say(b"hello")
+    side.stream.datagrams(0.0)
+    due_s = side.stream.due_s
+    side.take([datagram], 0.001)
+    assert side.counters == {f"control-{why}": 1}
+    assert side.received == b""
+    assert side.stream.due_s in (due_s, 0.001 + 0.025)
+
+
+def test_pieces_ahead_of_the_stream_are_bounded():
+    side = Side()
+    for first in range(10, 10 + 2 * 100, 2):
+        number = (first << 3).to_bytes(8)
+        side.take([SESSION.to_bytes(4) + number + bytes(16) + first.to_bytes(8) + b"z"], 1.0)
+    assert len(side.stream._ahead) == 64
+    assert side.received == b""
+
+
+def test_a_replayed_datagram_is_neither_answered_nor_news():
+    sender, receiver = pair()
+    sender.say(b"worth")
+    recorded = sender.stream.datagrams(0.0)
+    receiver.take(recorded, STEP_S)
+    assert receiver.stream.datagrams(STEP_S)
+    receiver.take(recorded * 3, 0.1)
+    assert receiver.stream.datagrams(0.1) == []
+    assert receiver.counters == {"control-replayed": 3}
+    far = ((1 << 60) << 3).to_bytes(8)  # costs no memory, however far it is
+    receiver.take([recorded[0][:4] + far + recorded[0][12:], recorded[0]], 0.2)
+    assert receiver.stream._newest == 1 << 60 and receiver.stream._seen == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.sampled_from([0.0, 0.3, 0.9]),
+    tcp=st.sampled_from([0.0, 0.3]),
+    sizes=st.lists(st.integers(1, 12_000), min_size=1, max_size=12),
+)
+def test_each_byte_is_heard_once_and_in_order_whatever_is_lost_doubled_or_overtaken(
+    seed, loss, tcp, sizes
+):
+    chance = random.Random(seed)
+    sides = pair()
+    waiting = [chance.randbytes(size) for size in sizes]
+    lines: dict[int, list[bytes]] = {0: [], 1: []}  # what TCP has not brought yet
+    now_s = 1.0
+    for _ in range(20_000):
+        now_s += 1e-3
+        if waiting and chance.random() < 0.2:
+            chance.choice(sides).say(waiting.pop(), urgent=chance.random() < 0.5)
+        for index, (side, other) in enumerate((sides, sides[::-1])):
+            lines[index] += side.stream.for_tcp(leaving=chance.random() < 0.01)
+            if chance.random() < tcp and lines[index]:
+                other.take([lines[index].pop(0)], now_s, by_tcp=True)
+            if side.stream.due_s <= now_s:
+                sent = [
+                    datagram for datagram in side.stream.datagrams(now_s) if chance.random() >= loss
+                ]
+                sent += [datagram for datagram in sent if chance.random() < 0.1]
+                chance.shuffle(sent)
+                other.take(sent, now_s)
+            assert side.written.startswith(other.received)
+        done = all(side.written == other.received for side, other in (sides, sides[::-1]))
+        if done and not waiting:
+            break
+    assert sides[0].written == sides[1].received
+    assert sides[1].written == sides[0].received
+    assert not any(side.counters["control-malformed"] for side in sides)
+
+
+# Whole transfers.
+
+
+def transfers(*, seed=0, lost=0.0, duplicate=0.0, jitter_s=0.0, until_s=math.inf, **options):
+    """Two sides whose control messages the network treats so, until then."""
+    two = Two(control_datagrams=True, seed=seed, **options)
+    chance = random.Random(seed)
+
+    def fate():
+        if two.simulation.now_s >= until_s:
+            return [0.0]
+        copies = 0 if chance.random() < lost else 1 + (chance.random() < duplicate)
+        return [jitter_s * chance.random() for _ in range(copies)]
+
+    for peer in (two.worker, two.server):
+        peer.control_fate = fate
+    return two
+
+
+def test_a_lost_stop_is_said_again_to_whoever_asks():
+    two = transfers(chunks=5)
+    said = []
+
+    def lose_the_first():
+        said.append(two.simulation.now_s)
+        return [] if len(said) == 1 else [0.0]
+
+    two.server.control_fate = lose_the_first
+    two.begin(0)
+    two.run(until_s=1.0)
+    assert ended(two.worker) == [0]
+    # One way for the data, and then the PROBE goes again after its patience.
+    assert reports(two.worker)[0].ended_s < 2 * DELAY_S + FIRST_PATIENCE_S + 2 * DELAY_S
+    assert len(said) >= 2
+
+
+def test_messages_of_each_kind_reach_the_other_side_over_tcp_where_no_datagram_does():
+    two = transfers(lost=1.0, chunks=40)
+    for number in range(0, 12, 2):
+        two.begin(number)
+        two.server.connection.announce(b"next")
+        two.server.work()
+        two.run(until_s=two.simulation.now_s + 1.5)
+    assert ended(two.worker) == ended(two.server) == [0, 2, 4, 6, 8, 10]
+    assert two.intact == [0, 2, 4, 6, 8, 10]
+    heard = [event.body for event in two.worker.events if isinstance(event, Announced)]
+    assert heard == [b"next"] * 6
+    # Once datagrams are known not to get through, TCP has each message at once.
+    last = reports(two.worker)[-1]
+    assert last.ended_s - last.began_s < 0.1
+
+
+def test_a_side_without_datagrams_takes_none():
+    two = Two()
+    piece = ControlMessage(MessageType.PIECE, body=bytes(40)).encode()
+    two.server.connection.on_control(piece, 0.0)
+    assert "unexpected type" in (two.server.connection.lost or "")
+
+
+CHOICES = {
+    "seed": st.integers(0, 2**16),
+    "lost": st.sampled_from([0.0, 0.1, 0.5, 0.9]),
+    "loss": st.sampled_from([0.0, 0.3]),
+    "duplicate": st.sampled_from([0.0, 0.3]),
+    "jitter_s": st.sampled_from([0.0, 0.01]),
+    "repair": st.sampled_from(["passes", "selective", "streaming"]),
+    "congestion": st.sampled_from(["fixed", "reno", "bbr"]),
+    "chunks": st.sampled_from([1, 7, 60]),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.fixed_dictionaries(CHOICES),
+    st.sampled_from([0.0, 0.2]),
+    st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3),
+)
+def test_every_transfer_ends_whatever_happens_to_its_control_messages(choices, tolerance, asked_s):
+    two = transfers(**choices)
+    for number in range(3):
+        two.simulation.at(number / 30, partial(two.send, 2 * number))
+    for number, at_s in enumerate(sorted(asked_s)):
+        two.simulation.at(at_s, partial(two.receive, 2 * number, tolerance))
+    two.run(until_s=100.0)
+    assert gone(two.worker) == gone(two.server) == ""
+    assert sorted(ended(two.worker)) == sorted(ended(two.server)) == [0, 2, 4]
+    required = required_chunks(choices["chunks"], tolerance)
+    for report in reports(two.server):
+        assert report.received is not None and report.received.sum() >= required
+        rows, sent = (
+            two.layout.rows(buffer[report.transfer])[report.received]
+            for buffer in (two.into, two.sent)
+        )
+        assert np.array_equal(rows, sent)
