@@ -35,6 +35,7 @@ from testbed.transport import Credentials, PeerLost
 from testbed.transport.net import keys
 from testbed.transport.net.addresses import largest_chunk_bytes, path_mtu_bytes, resolve
 from testbed.transport.net.tls import TAG_BYTES
+from testbed.transport.wire import DEFAULT_CHUNK_BYTES
 
 # The peer that is lost where no rank can be named.
 STORE = "the process group's store"
@@ -216,7 +217,11 @@ class Rendezvous:
         shared = self.share("the sharing of keys", keys_and_ports)
         if self.identity is not None:
             self.identity.meet([rank["certificates"] for rank in shared])
-        self.chunk_bytes = settings.chunk_bytes or min(rank["chunk_bytes"] for rank in shared)
+        fitting = min(rank["chunk_bytes"] for rank in shared)
+        if settings.protocol_config.compresses:
+            # A choice and a codec's scale are of a chunk: none is larger than on Ethernet.
+            fitting = min(fitting, DEFAULT_CHUNK_BYTES)
+        self.chunk_bytes = settings.chunk_bytes or fitting
 
     def _fixed_ports(self, first: int) -> tuple[int, int]:
         """Returns this rank's port for control messages and its first one for data."""

@@ -100,7 +100,8 @@ class Settings:
         timeout_s: within it all ranks raise when one fails; one that answers may be late by
             half of it. None: the timeout of the process group.
         insecure: lets ranks on several machines exchange without keys.
-        chunk_bytes: what a datagram carries: the unit of loss. None: what fits the MTU.
+        chunk_bytes: what a datagram carries: the unit of loss. None: what fits the MTU, and with
+            `keep` or a `codec` 1456 at most.
         transfers_in_flight: how many buckets may be under way at once.
         segmentation: see `EndpointConfig`; False where queues are to hold single packets.
         leave_out: for experiments; see `EndpointConfig`.
