@@ -233,6 +233,7 @@ class SendPlan(NamedTuple):
     question: int = UNLIMITED  # once more have gone, the repair has a say before the next batch
     ask_at: int = UNLIMITED  # the first datagram of the batch that reaches it asks for an ACK
     ask_gap: int = 0  # and of later ones at such distances; where the window is full, too; 0: none
+    rests: bool = False  # with a full window there is nothing to say
     steady_until_s: float = math.inf  # later ones may move the pace: the next one is offered
 
 

@@ -233,6 +233,7 @@ class Sender:
             question=question,
             ask_at=ask_at,
             ask_gap=ask_gap,
+            rests=not (repair.asks_by_message or ask_gap),
             steady_until_s=steady_until_s,
         )
 

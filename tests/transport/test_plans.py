@@ -313,7 +313,7 @@ def test_between_feedbacks_the_same_goes_at_the_same_times_as_if_woken_for_each(
     np.testing.assert_array_equal(ours, theirs)
     times = [[at_s for at_s, _ in it.batches] for it in (planned, singly)]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
-    assert planned.wakes < singly.wakes
+    assert planned.wakes < 0.7 * singly.wakes
 
 
 @pytest.mark.parametrize("repair", ["selective", "streaming"])

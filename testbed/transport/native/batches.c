@@ -822,7 +822,7 @@ struct planned_send {
     double due_s, tokens, refilled_s, bytes_per_s, most_tokens, wire_bytes;
     double steady_until_s; /* and the rest as in a SendPlan */
     int64_t count, beyond, first, window, question, ask_at, ask_gap;
-    int64_t quantum, most;
+    int64_t quantum, most, rests;
     int64_t descriptor, over;
     int64_t sent, batches;
     double at_s[LOGGED];
@@ -894,9 +894,11 @@ API void send_planned(struct planned_send *it, double now_s)
         if (ask)
             it->ask_at = it->sent + it->ask_gap;
     }
-    /* Why fewer went, the caller finds out when it offers the rest. */
-    it->over = taken < size || it->sent == it->count || it->batches == LOGGED;
     await_tokens(it);
+    if (it->sent == it->window && it->rests)
+        it->due_s = HUGE_VAL;
+    else /* why fewer went, the caller finds out when it offers the rest */
+        it->over = taken < size || it->sent == it->count || it->batches == LOGGED;
 }
 
 /* A Coalescer of fast_path.py has the same rate and the same waits. */

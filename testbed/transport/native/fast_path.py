@@ -170,7 +170,7 @@ class PlannedSend(ctypes.Structure):
         (ctypes.c_double, "due_s tokens refilled_s bytes_per_s most_tokens wire_bytes"),
         (ctypes.c_double, "steady_until_s"),
         (ctypes.c_int64, "count beyond first window question ask_at ask_gap"),
-        (ctypes.c_int64, "quantum most descriptor over sent batches"),
+        (ctypes.c_int64, "quantum most rests descriptor over sent batches"),
         (ctypes.c_double * _LOGGED, "at_s"),
         (ctypes.c_int64 * _LOGGED, "sizes"),
     )
@@ -200,7 +200,7 @@ class PlannedSend(ctypes.Structure):
         self.count, self.beyond, self.first = len(chunks), plan.beyond, plan.first
         self.window, self.question = plan.window, plan.question
         self.ask_at, self.ask_gap = plan.ask_at, plan.ask_gap
-        self.steady_until_s = plan.steady_until_s
+        self.steady_until_s, self.rests = plan.steady_until_s, plan.rests
         self.over = self.sent = self.batches = 0
         return True
 
