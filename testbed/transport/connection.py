@@ -53,9 +53,11 @@ _ANSWERS = frozenset(
 _FROM_SERVERS = frozenset(
     {MessageType.WELCOME, MessageType.REFUSED, MessageType.READY, MessageType.ANNOUNCE}
 )
-# What may go in datagrams, and of these what needs no reply at once: it is one, or another follows.
+# What may go in datagrams, and of these what needs no reply at once: one follows, or it is one.
 _IN_DATAGRAMS = _ANSWERS | {MessageType.PROBE, MessageType.ENERGY, MessageType.ANNOUNCE}
-_UNHURRIED = frozenset({MessageType.BITMAP, MessageType.LATE_BITMAP, MessageType.ACK})
+_UNHURRIED = frozenset(
+    {MessageType.BITMAP, MessageType.LATE_BITMAP, MessageType.ACK, MessageType.ENERGY}
+)
 _PINGS = 4  # so often in its timeout a peer that lets this side wait is asked whether it lives
 
 

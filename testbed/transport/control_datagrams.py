@@ -82,6 +82,7 @@ class DatagramStream:
         self._prompt = True
         self._reply_due = self._reply_due_by_tcp = self._peer_repeats = False
         self._acknowledge_s = math.inf
+        self._repeated_s = -math.inf  # when the peer was last told again what it may lack
 
     def write(self, data: bytes, *, urgent: bool) -> None:
         """Takes bytes to send; ProtocolError where the peer lets too many lie."""
@@ -111,10 +112,14 @@ class DatagramStream:
         self.late = waited or by_tcp or bool(numbered & _AGAIN) or bool(self._ahead)
         self._prompt = not waited
         new = self._piece(first, datagram[HEAD_BYTES:])
-        self._peer_repeats |= bool(numbered & _AGAIN)
+        asks = bool(numbered & _ASKS)
         if by_tcp:
-            self._reply_due_by_tcp |= bool(numbered & _ASKS)
-        elif numbered & _ASKS or (self._ahead and self._gap != self._received):
+            self._reply_due_by_tcp |= asks
+        elif asks and numbered & _AGAIN and now_s < self._repeated_s + _AGAIN_S:  # another copy
+            self._acknowledge_s = min(self._acknowledge_s, self._repeated_s + _AGAIN_S)
+        elif asks and numbered & _AGAIN:
+            self._reply_due = self._peer_repeats = True
+        elif asks or (self._ahead and self._gap != self._received):
             self._reply_due = True
         elif len(datagram) > HEAD_BYTES:
             self._acknowledge_s = min(self._acknowledge_s, now_s + _ACK_DELAY_S)
@@ -188,13 +193,18 @@ class DatagramStream:
     def datagrams(self, now_s: float) -> list[bytes]:
         """Returns the datagrams to send now."""
         begin, flags = self._next, _ASKS if self._next < self._urgent else 0
-        if self._lost or self._again_s <= now_s:
-            begin, flags = self._from, _ASKS | _AGAIN
-            if not self._lost:
-                self._times += 1
-                self._copies = min(_MOST_COPIES, 2 * self._copies)
-                self.blocked |= self._times >= _HOPELESS
-            self._lost, self._again_s = False, math.inf
+        again = self._again_s <= now_s
+        if again or self._lost or self._peer_repeats:
+            begin, flags = self._from, _AGAIN | (_ASKS if again or self._lost else 0)
+        if again or self._peer_repeats:  # of so many datagrams few arrive
+            self._copies = min(_MOST_COPIES, 2 * self._copies)
+        if self._peer_repeats:
+            self._repeated_s = now_s
+        if again:
+            self._times += 1
+            self._again_s = math.inf
+            self.blocked |= self._times >= _HOPELESS
+        self._lost = self._peer_repeats = False
         end = min(self._written, self._from + _WINDOW_BYTES)
         kept = self._kept[: end - self._from]
         pieces = [
@@ -206,9 +216,6 @@ class DatagramStream:
         self._set_timer(now_s)
         if not pieces and (self._reply_due or self._acknowledge_s <= now_s):
             pieces, flags = [(self._from, b"")], 0
-        if self._peer_repeats and self._reply_due:  # of so many replies few arrive
-            self._copies = min(_MOST_COPIES, 2 * self._copies)
-        self._peer_repeats = False
         copies = 1 if self.blocked else self._copies
         pieces = (pieces * copies)[: max(len(pieces), _MOST_AT_A_TIME)]
         if pieces:
@@ -235,6 +242,7 @@ class DatagramStream:
     def for_tcp(self, *, leaving: bool = False) -> list[bytes]:
         """Returns what TCP is to bring, too: all, where this side is `leaving` its loop."""
         bodies = []
+        leaving &= self._urgent > self._from
         if leaving or self.blocked or len(self._kept) > _WINDOW_BYTES:
             for place in range(max(self._from, self._by_tcp), self._written, _TCP_PIECE_BYTES):
                 at = place - self._from

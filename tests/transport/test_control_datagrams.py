@@ -143,6 +143,28 @@ def test_what_is_lost_of_a_long_message_goes_again_once_the_reply_tells():
     assert receiver.received == sender.written
 
 
+def test_whoever_is_asked_again_says_its_lost_answer_again_with_more_copies():
+    sender, receiver = pair()
+    sender.say(b"probe")
+    receiver.take(sender.stream.datagrams(0.0), STEP_S)
+    receiver.say(b"bitmap", urgent=False)
+    assert len(receiver.stream.datagrams(STEP_S)) == 1  # lost
+    receiver.take(sender.stream.datagrams(FIRST_PATIENCE_S), 0.025)
+    answers = receiver.stream.datagrams(0.025)
+    assert len(answers) == 2
+    sender.take(answers[1:], 0.026)
+    assert sender.received == b"bitmap"
+    # As many copies stay for what is new, until it is confirmed without a repeat.
+    sender.say(b"probe")
+    sent = sender.stream.datagrams(0.03)
+    assert len(sent) == 2
+    assert sender.stream.due_s == pytest.approx(0.03 + sender.stream._pause_s)
+    receiver.take(sent, 0.031)
+    sender.take(receiver.stream.datagrams(0.031), 0.032)
+    sender.say(b"probe")
+    assert len(sender.stream.datagrams(0.04)) == 1
+
+
 def test_what_is_longer_than_a_few_datagrams_goes_by_tcp_too():
     sender, receiver = pair()
     sender.say(bytes(200_000))
