@@ -10,10 +10,10 @@ in `docs/concepts/connection.md` explains it.
 import math
 import struct
 from collections import Counter, deque
+from statistics import median_low
 from typing import NamedTuple
 
 from testbed.transport.errors import ProtocolError
-from testbed.transport.path_estimates import PathEstimates
 
 _HEAD = struct.Struct("!IQQQQ")
 HEAD_BYTES = _HEAD.size
@@ -32,9 +32,11 @@ _MOST_KEPT_BYTES = 16 << 20
 # before; then it goes again after so long and two round trips.
 _ACK_DELAY_S = 0.025
 _SLOW_S = 0.05
+# The median of so many counts: whoever was busy spoils some. Before there is one it is this.
+_ROUND_TRIPS = 16
 _FIRST_ROUND_TRIP_S = 0.01
-# What stays without a reply for a round trip, its spread and at least this goes again; then after
-# each least round trip and this, with up to twice as many copies.
+# What stays without a reply for two round trips and this goes again; then after each least round
+# trip and this, with up to twice as many copies.
 _AGAIN_S = 2e-3
 _MOST_COPIES = 8
 # After so many times the pause doubles each time, up to the longest. After so many more, datagrams
@@ -62,7 +64,7 @@ class DatagramStream:
         self.late = False  # whether what `take` has returned last was delayed on its way
         self.blocked = False  # whether datagrams do not get through
         self._session, self._counters = session, counters
-        self._path = PathEstimates()
+        self._round_trips_s: deque[float] = deque(maxlen=_ROUND_TRIPS)
         self._asked_s: dict[int, float] = {}  # when the latest that ask were sent, by number
         self._heard = 0  # the largest echo
         # The stream out, by places: the peer has all up to `_from`; what follows is kept.
@@ -158,7 +160,7 @@ class DatagramStream:
         self._heard, self.blocked = echo, False
         sent_s = self._asked_s.get(echo - 1)
         if timed and sent_s is not None:
-            self._path.on_round_trip(now_s - sent_s)
+            self._round_trips_s.append(now_s - sent_s)
         self._asked_s = {number: at_s for number, at_s in self._asked_s.items() if number >= echo}
         # A later one came before it.
         self._lost = bool(self._under_way) and self._under_way[0].number < echo - 1
@@ -260,24 +262,17 @@ class DatagramStream:
         elif self._times or (self._copies > 1 and self._urgent > self._from):
             self._again_s = min(self._again_s, now_s + self._pause_s)
         elif self._urgent > self._from and len(self._kept) <= _WINDOW_BYTES:
-            self._again_s = min(self._again_s, now_s + self._patience_s)
+            self._again_s = min(self._again_s, now_s + 2 * self._round_trip_s + _AGAIN_S)
         else:
             since_s = self._under_way[0].sent_s if self._under_way else now_s
             self._again_s = min(self._again_s, since_s + _SLOW_S + 2 * self._round_trip_s)
 
     @property
     def _round_trip_s(self) -> float:
-        usual_s = self._path.smoothed_s
-        return _FIRST_ROUND_TRIP_S if usual_s is None else usual_s
-
-    @property
-    def _patience_s(self) -> float:
-        if self._path.smoothed_s is None:
-            return 2 * _FIRST_ROUND_TRIP_S + _AGAIN_S
-        return self._path.smoothed_s + max(4 * self._path.deviation_s, _AGAIN_S)
+        return median_low(self._round_trips_s or [_FIRST_ROUND_TRIP_S])
 
     @property
     def _pause_s(self) -> float:
-        pause_s = min(self._path.min_s, self._round_trip_s) + _AGAIN_S
+        pause_s = min(self._round_trips_s, default=_FIRST_ROUND_TRIP_S) + _AGAIN_S
         slower = 2.0 ** min(max(0, self._times - _STEADY), 10)
         return min(pause_s * slower, max(pause_s, _LONGEST_S))

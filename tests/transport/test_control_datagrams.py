@@ -97,15 +97,17 @@ def test_an_unanswered_message_goes_again_with_more_copies_and_then_less_and_les
     assert side.stream.for_tcp() == []
 
 
-def test_the_patience_follows_the_round_trips_and_their_spread():
+def test_the_patience_follows_most_round_trips():
     sender, receiver = pair()
     for number in range(50):
         sender.say(b"probe")
-        exchange(sender, receiver, number)
+        (sent,) = sender.stream.datagrams(number)
+        took_s = 0.2 if number % 3 == 0 else 2e-3  # one of three meets a busy peer
+        receiver.take([sent], number + took_s)
+        sender.take(receiver.stream.datagrams(number + took_s), number + took_s)
     sender.say(b"probe")
     sender.stream.datagrams(100.0)
-    # A round trip of 2 ms that hardly varies, and the least spread.
-    assert sender.stream.due_s == pytest.approx(100.004, abs=1e-5)
+    assert sender.stream.due_s == pytest.approx(100.0 + 2 * 2e-3 + 2e-3)
 
 
 def test_a_reply_that_waited_says_nothing_of_the_path():
