@@ -152,8 +152,14 @@ def fetch_prerequisites(runs: Sequence[Run], console: Console) -> None:
             of = "" if total is None else f" of {total / 1e6:.0f}"
             console.print(f"downloading {name}: {done / 1e6:.0f}{of} MB", highlight=False)
 
+    needs = [run.training_need for run in runs if run.experiment.trains]
     try:
-        prerequisites.prepare([run.training_need for run in runs if run.experiment.trains], report)
+        for need in needs:
+            package = need.training.dataset.package
+            if package is not None and package.is_to_be_installed():
+                say(console, f"installing Debian's package {package.name}")
+                requirements.install_package(package)
+        prerequisites.prepare(needs, report)
         for run in runs:
             if not run.experiment.trains:
                 programs = run.config()["workload"]["programs"]

@@ -16,15 +16,11 @@ import topologies
 from testbed.experiment import Run
 from testbed.lab import paths
 from testbed.shared.input_error import InputError
-from testbed.training import datasets, models
+from testbed.training import models
 from testbed.transport import Leg, PayloadLayout, wire
 from testbed.transport.net.tcp import compression_of
 
 _LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
-_INPUTS: dict[str, tuple[int, tuple[int, ...]]] = {
-    "digits": (models.DIGITS_CLASSES, models.DIGITS_SHAPE),
-    "cifar10": (10, (3, 32, 32)),
-}
 
 
 class Numbers(NamedTuple):
@@ -143,10 +139,8 @@ def _layout(run: Run) -> PayloadLayout:
     entry, dataset = models.MODELS.get(training.model), training.dataset
     if training.pace.kind == "payload-only" and entry is not None and entry.published:
         classes, shape = entry.published
-    elif str(dataset.name) in _INPUTS:
-        classes, shape = _INPUTS[str(dataset.name)]
-    elif isinstance(dataset, datasets.Glyphs):
-        classes, shape = len(dataset.characters), (1, dataset.side, dataset.side)
+    elif (known := dataset.shape()) is not None:
+        classes, shape = known
     else:
         loaded = dataset.load(run.folder)
         classes, shape = loaded.classes, loaded.input_shape

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controllers import impairments
+from testbed.lab.kernel import privileges
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
+from testbed.training.datasets.packages import Package
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.net.tcp import available_congestion_controls
 from testbed.workload import settings as workload
@@ -19,6 +22,7 @@ from topologies.settings import MOST_LAB_WORKERS
 if TYPE_CHECKING:  # the lab's own process need not import it
     from testbed.experiment import Run
 
+_ENTRY_SCRIPT = Path(__file__).resolve().parents[2] / "lab"
 # Of Linux, and some that others add to theirs.
 _KERNELS_CONTROLS = (
     *("reno", "cubic", "bbr", "dctcp", "bic", "cdg", "highspeed", "htcp", "hybla", "illinois"),
@@ -50,6 +54,22 @@ def lacking(
         if entry.of_our_transport and config.get("protocol", {}).get("carrier") == "tcp":
             return f"{entry.kind}: the kernel sends the packets of TCP; only UDP arms leave any out"
     return None
+
+
+def install_package(package: Package) -> None:
+    """Have ./lab install what a data set reads, as all else of Debian's. InputError, in one line.
+
+    Under `sudo` it is root who installs.
+    """
+    script = [str(_ENTRY_SCRIPT), "--packages", package.name]
+    try:
+        with privileges.regained():
+            done = subprocess.run(script, stderr=subprocess.PIPE, text=True, check=False)
+    except OSError as error:
+        raise InputError(f"{script[0]}: {error.strerror}; {package.advice}") from None
+    if done.returncode:
+        (*_, why) = done.stderr.splitlines() or [f"{script[0]} failed"]
+        raise InputError(f"{why.removeprefix('lab: ')}; {package.advice}")
 
 
 def missing_program(programs: Sequence[Mapping[str, Any]], folder: Path | str | None) -> str | None:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from testbed.shared.yaml_input import InputError
 from testbed.training import datasets, models
 from testbed.training.datasets import splits
-from testbed.training.datasets.base import TEST_SHARE
 from testbed.training.settings import Training
 
 Report = Callable[[str, int, int | None], None]  # called with data set, amount done, total
@@ -23,7 +22,7 @@ class Need(NamedTuple):
 
 
 def prepare(needs: Iterable[Need], report: Report) -> None:
-    """Fetch and make cached data sets, try users' own code, and check that shares hold a batch."""
+    """Make what is cached, try users' own code, and check that shares hold a batch."""
     checked, tried = set(), set()
     latest: tuple[str, Path | None] | None = None
     dataset: datasets.Dataset | None = None  # the latest alone: each seed may have a large one
@@ -44,28 +43,18 @@ def prepare(needs: Iterable[Need], report: Report) -> None:
             latest, dataset = key, None
             name = str(training.dataset.name)
             data.prepare(need.folder, lambda done, total, name=name: report(name, done, total))
-        if not by_user and (not computes or _has_known_batches(need)):
+        if not by_user and not computes:
             continue
         if dataset is None:
             dataset = data.load(need.folder)
         if computes:
-            _check_shares(need, dataset)
+            _prepare_learning(need, dataset)
         if by_user and (training.model, *key) not in tried:
             tried.add((training.model, *key))
             _try_model(need, dataset)
 
 
-def _has_known_batches(need: Need) -> bool:
-    """Tells by the number of examples whether each share holds a batch for sure."""
-    training, count = need.training, need.training.dataset.train_count()
-    if count is None or not isinstance(training.split, splits.Equal):
-        return False
-    if training.evaluate_on == "validation":
-        count -= int(count * TEST_SHARE)
-    return count // (need.hosts - 1) >= training.batch_size
-
-
-def _check_shares(need: Need, dataset: datasets.Dataset) -> None:
+def _prepare_learning(need: Need, dataset: datasets.Dataset) -> None:
     training = need.training
     if training.evaluate_on == "validation":
         dataset = splits.validating(dataset, need.seed)

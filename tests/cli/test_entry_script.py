@@ -38,6 +38,9 @@ def system(tmp_path):
         @staticmethod
         def lab(*arguments):
             shutil.copy(LAB, tmp_path / "lab")
+            for place in ("/usr/share/datasets", "/usr/lib"):  # no data set is installed there
+                text = (tmp_path / "lab").read_text()
+                (tmp_path / "lab").write_text(text.replace(f":{place}/", f":{tmp_path}/"))
             return run(tmp_path / "lab", *arguments, env=os.environ | {"PATH": str(programs)})
 
         called = tmp_path / "called.txt"
@@ -87,6 +90,36 @@ def test_a_package_that_apt_get_does_not_have_ends_it_in_one_line(system):
     done = system.lab("--packages")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("lab: apt-get could not install: mininet - ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "expected"),
+    [
+        (["--packages"], {}, "mininet"),
+        (["--packages", "bible-kjv-text"], {}, "mininet bible-kjv-text"),
+        (["test", "--long"], {}, "mininet dataset-fashion-mnist bible-kjv-text"),
+        (["test"], {"LAB_DATA": "/data"}, "mininet"),
+        (["list"], {}, "mininet"),
+    ],
+)
+def test_data_sets_are_installed_for_who_asks_and_for_the_tests(
+    system, monkeypatch, arguments, environment, expected
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    system.has("apt-get", f"echo $* >>{system.called}; exit 100")
+    done = system.lab(*arguments)
+    assert done.returncode == 2
+    assert f"lab: apt-get could not install: {expected} - " in done.stderr.splitlines()[-1]
+    assert system.called.read_text().endswith(f"install -qq {expected}\n")
+
+
+def test_only_packages_of_data_sets_can_be_asked_for(system):
+    system.has("apt-get", f"echo $* >>{system.called}")
+    done = system.lab("--packages", "nethack")
+    assert done.returncode == 2 and not system.called.exists()
+    valid = "dataset-fashion-mnist bible-kjv-text, or nothing after it"
+    assert done.stderr == f"lab: --packages nethack: valid: {valid}\n"
 
 
 def test_nothing_is_imported_from_the_current_folder_and_python_is_whole(tmp_path):

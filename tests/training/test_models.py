@@ -11,14 +11,15 @@ import torch
 
 from testbed.shared.yaml_input import InputError
 from testbed.training import models
-from testbed.training.datasets.base import CLASSIFICATION, LANGUAGE_MODELLING
+from testbed.training.datasets.base import CLASSIFICATION, LANGUAGE_MODELLING, OF_WORDS
 from testbed.training.models import MODELS
 from testbed.training.state import ModelAndData, flatten_gradient
 
 IMAGES = [name for name, entry in MODELS.items() if entry.inputs == "images"]
 COLOUR: dict[str, Any] = {"classes": 10, "input_shape": (3, 32, 32)}
 TEXT: dict[str, Any] = {"classes": 97, "input_shape": (16,)}
-TRAINABLE_HERE = ["small-cnn", "mlp", "efficientnet-b0", "gpt2-tiny"]
+WORDS: dict[str, Any] = {"classes": 66, "input_shape": (91,)}
+TRAINABLE_HERE = ["small-cnn", "mlp", "efficientnet-b0", "resnet-18", "gpt2-tiny", "word-embedding"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def _as_in_a_run():
 
 
 def size(name):
-    return TEXT if MODELS[name].inputs == "tokens" else COLOUR
+    return {"images": COLOUR, "tokens": TEXT, "words": WORDS}[MODELS[name].inputs]
 
 
 def batch(name, examples=2):
@@ -40,6 +41,9 @@ def batch(name, examples=2):
     if MODELS[name].inputs == "images":
         inputs = torch.randn(examples, *COLOUR["input_shape"], generator=generator)
         return inputs, torch.arange(examples) % COLOUR["classes"], CLASSIFICATION
+    if MODELS[name].inputs == "words":
+        verses = torch.randint(8192, (examples, 91), generator=generator)
+        return verses, torch.arange(examples), OF_WORDS
     text = torch.randint(TEXT["classes"], (examples, 17), generator=generator)
     return text[:, :-1], text[:, 1:], LANGUAGE_MODELLING
 
@@ -53,6 +57,7 @@ def element_count(layers):
     ("name", "parameters"),
     [
         ("alexnet", 61_100_840),
+        ("resnet-18", 11_689_512),
         ("resnet50", 25_557_032),
         ("efficientnet-b0", 5_288_548),
         ("densenet169", 14_149_480),
@@ -67,13 +72,25 @@ def test_at_the_published_size_the_weights_are_as_many_as_published(name, parame
     assert count == parameters
 
 
+def test_the_models_of_the_tasks_have_the_weights_that_they_say():
+    def count(name, classes, shape):
+        return element_count(models.layer_map(name, classes=classes, input_shape=shape))
+
+    assert count("small-cnn", 10, (1, 28, 28)) == 297_095
+    assert count("efficientnet-b0", 10, (1, 32, 32)) == 4_019_782
+    assert count("resnet-18", 10, (1, 28, 28)) == 11_175_370
+    assert count("gpt2-mini", 97, (128,)) == 822_144
+    assert count("word-embedding", 66, (91,)) == 8192 * 64 + 65 * 66
+
+
 def test_for_small_images_the_networks_lose_their_first_strides_not_their_blocks():
     def count(name, classes, side):
         return element_count(models.layer_map(name, classes=classes, input_shape=(3, side, side)))
 
+    assert count("efficientnet-b0", 10, 32) == 5_288_548 - 990 * 1281
+    assert count("resnet-18", 10, 32) == 11_689_512 - 990 * 513
     # A 3 x 3 for a 7 x 7 first convolution, and 10 for 1000 classes.
     assert count("resnet50", 10, 32) == 25_557_032 - 64 * 3 * (49 - 9) - 990 * 2049
-    assert count("efficientnet-b0", 10, 32) == 5_288_548 - 990 * 1281
     # DenseNet's stem for small images has no normalisation either.
     assert count("densenet169", 10, 32) == 14_149_480 - 64 * 3 * (49 - 9) - 128 - 990 * 1665
 

@@ -18,7 +18,7 @@ from testbed.shared import own_code
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.shared.yaml_input import InputError
-from testbed.training.datasets import stdlib_text
+from testbed.training.datasets import bible, stdlib_text
 from testbed.training.datasets.base import (
     LANGUAGE_MODELLING,
     Dataset,
@@ -28,14 +28,17 @@ from testbed.training.datasets.base import (
     images_dataset,
     numbers,
 )
-from testbed.training.datasets.images import Cifar10, Digits, Glyphs
+from testbed.training.datasets.images import Cifar10, Digits, FashionMnist, Glyphs
 
 DATASETS: Registry[Any] = Registry(
     "data set",
     {
         "digits": Digits,
         "glyphs": Glyphs,
+        "fashion-mnist": FashionMnist,
         "stdlib-text": stdlib_text.Parameters,
+        "bible": bible.Bible,
+        "verses": bible.Verses,
         "cifar10": Cifar10,
     },
     own="load",

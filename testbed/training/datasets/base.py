@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from testbed.shared.problems import Section
 from testbed.shared.yaml_input import InputError
+from testbed.training.datasets.packages import Package
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TEST_SHARE = 0.2
+VOCABULARY_OF_WORDS = 8192  # numbers of words that inputs of words have; 0 stands for none
 _EVALUATED_AT_ONCE = 32  # examples; bounds a worker's memory, and changes no answer
 Chosen = NDArray[np.int64] | slice
 Progress = Any  # called with (name of the work, bytes or examples done, total)
@@ -92,7 +94,7 @@ class Task:
     """A kind of learning; `metric` is what an evaluation gives, and its key in event logs."""
 
     name: Literal["classification", "language-modelling"]
-    inputs: Literal["images", "tokens"]
+    inputs: Literal["images", "tokens", "words"]
     metric: Literal["accuracy", "perplexity"]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -130,6 +132,7 @@ class Task:
 
 
 CLASSIFICATION = Task("classification", "images", "accuracy")
+OF_WORDS = Task("classification", "words", "accuracy")
 LANGUAGE_MODELLING = Task("language-modelling", "tokens", "perplexity")
 
 
@@ -143,6 +146,7 @@ class Dataset:
         groups: each training example's class, or the package that a text is from, for uneven
             splits; shape (N,).
         origin: for `facts`: its name, versions, and `sha256` of the data.
+        validation: inputs and labels of a part of its own, which is in neither of the others.
     """
 
     task: Task
@@ -154,6 +158,7 @@ class Dataset:
     test_labels: Examples
     groups: NDArray[np.int64]
     origin: dict[str, Any]
+    validation: tuple[Examples, Examples] | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -171,6 +176,7 @@ class DatasetParameters(Section):
 
     name: Any
     inputs: ClassVar[str | None] = "images"  # None: known only after loading
+    package: ClassVar[Package | None] = None  # that `load` reads
 
     def of_run(self, seed: int) -> Self:
         """The parameters for a run with this seed: these, unless a key says otherwise."""
@@ -180,8 +186,8 @@ class DatasetParameters(Section):
         """Read or make the data set; paths are relative to the `folder` of the YAML. InputError."""
         raise NotImplementedError
 
-    def train_count(self) -> int | None:
-        """The number of training examples, where it is known without loading."""
+    def shape(self) -> tuple[int, tuple[int, ...]] | None:
+        """The number of classes and an input's shape, where they are known without loading."""
         return None
 
     def prepare(self, folder: Path | None, progress: Progress) -> None:
@@ -195,6 +201,7 @@ def images_dataset(
     classes: int,
     source: str,
     origin: dict[str, Any],
+    validation: tuple[NDArray[Any], NDArray[Any]] | None = None,
 ) -> Dataset:
     """Classification of stored images (N, channels, height, width) with labels from 0.
 
@@ -206,16 +213,28 @@ def images_dataset(
             raise InputError(f"{source}: {len(pixels)} images and {len(labels)} labels for {part}")
         check_labels(labels, classes, f"{source}, {part} part")
     mean, std = _channel_statistics(train[0])
+
+    def examples(part: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Examples, Examples]:
+        return images(part[0], mean, std), numbers(part[1])
+
+    train_inputs, train_labels = examples(train)
+    test_inputs, test_labels = examples(test)
     return Dataset(
         task=CLASSIFICATION,
         classes=classes,
         input_shape=tuple(train[0].shape[1:]),
-        train_inputs=images(train[0], mean, std),
-        train_labels=numbers(train[1]),
-        test_inputs=images(test[0], mean, std),
-        test_labels=numbers(test[1]),
+        train_inputs=train_inputs,
+        train_labels=train_labels,
+        test_inputs=test_inputs,
+        test_labels=test_labels,
         groups=train[1].astype(np.int64),
-        origin={"mean": mean, "std": std, "sha256": digest(*train, *test), **origin},
+        origin={
+            "mean": mean,
+            "std": std,
+            "sha256": digest(*train, *test, *(validation or ())),
+            **origin,
+        },
+        validation=validation and examples(validation),
     )
 
 

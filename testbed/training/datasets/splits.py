@@ -89,7 +89,14 @@ def _proportions(random: np.random.Generator, alpha: float, workers: int) -> NDA
 
 
 def validating(dataset: Dataset, seed: int) -> Dataset:
-    """The data set with examples of its training part, which leave it, as its test part."""
+    """The data set with its validation part as its test part.
+
+    One without it takes examples of its training part, which leave that.
+    """
+    origin = {**dataset.origin, "evaluated_on": "validation"}
+    if dataset.validation is not None:
+        inputs, labels = dataset.validation
+        return replace(dataset, test_inputs=inputs, test_labels=labels, origin=origin)
     order = np.random.default_rng([seed, 5]).permutation(len(dataset.train_labels))
     border = min(int(len(order) * TEST_SHARE), len(dataset.test_labels))
     tests, train = order[:border], order[border:]
@@ -100,5 +107,5 @@ def validating(dataset: Dataset, seed: int) -> Dataset:
         test_inputs=dataset.train_inputs.only(tests),
         test_labels=dataset.train_labels.only(tests),
         groups=dataset.groups[train],
-        origin={**dataset.origin, "evaluated_on": "validation"},
+        origin=origin,
     )

@@ -3,7 +3,9 @@
 import hashlib
 import platform
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from testbed.training.datasets.base import (
     LANGUAGE_MODELLING,
     Dataset,
     DatasetParameters,
+    Examples,
     digest,
     windows,
 )
@@ -21,57 +24,94 @@ from testbed.training.datasets.base import (
 # Newline and printable ASCII; everything else is one token, the last.
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
 OTHER = len(VOCABULARY)
-_TEST_OF_FILES = 10  # one in so many, by a hash of its name
+TEST_PART, VALIDATION_PART = 0, 1  # see `part_of`
 _FEWEST_FILES = 20
+Text = NDArray[np.uint8]  # token numbers
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
-class Parameters(DatasetParameters):
-    """Sequences of characters, each of which is to be predicted; test files are separate files."""
+class Characters(DatasetParameters):
+    """Sequences of characters of a text; a model predicts each one's next."""
 
     inputs = "tokens"
     sequence_length: int = Field(default=64, ge=2, le=4096, description="in characters")
-    test_sequences: int = Field(default=512, ge=1, description="evenly taken from the test files")
+    test_sequences: int = Field(default=512, ge=1, description="evenly taken from the test part")
 
-    def load(self, folder: Path | None) -> Dataset:
-        """Inputs (sequence_length,) of 97 tokens; the groups are top-level modules."""
-        root = Path(sysconfig.get_path("stdlib"))
-        files = source_files(root)
-        if len(files) < _FEWEST_FILES:
-            raise InputError(f"stdlib-text: {root} holds {len(files)} Python sources; is it there?")
-        train_files = [path for path in files if not _is_test(path.relative_to(root))]
-        train = [_tokens(path) for path in train_files]
-        test = [_tokens(path) for path in files if _is_test(path.relative_to(root))]
-        modules = [path.relative_to(root).parts[0] for path in train_files]
-        train_text, test_text = np.concatenate(train), np.concatenate(test)
-        train_starts, test_starts = self._starts(train_text), self._starts(test_text)
-        count = min(self.test_sequences, len(test_starts))
-        test_starts = test_starts[np.linspace(0, len(test_starts) - 1, count).astype(np.int64)]
-        ends = np.cumsum([len(text) for text in train])
-        _, numbers = np.unique(modules, return_inverse=True)
-        length = self.sequence_length
+    def shape(self) -> tuple[int, tuple[int, ...]]:
+        return OTHER + 1, (self.sequence_length,)
+
+    def dataset(
+        self, train: Sequence[tuple[str, Text]], *others: Sequence[Text], origin: dict[str, Any]
+    ) -> Dataset:
+        """Inputs (sequence_length,) of 97 tokens.
+
+        Args:
+            train: texts that are trained on, each with the name of its group.
+            others: the texts of the test part, and perhaps those of a validation part.
+        """
+        text, length = np.concatenate([text for _, text in train]), self.sequence_length
+        tested = [np.concatenate(part) for part in others]
+        starts = self._starts(text)
+        ends = np.cumsum([len(text) for _, text in train])
+        _, groups = np.unique([group for group, _ in train], return_inverse=True)
+        (test_inputs, test_labels), *validation = map(self._evenly, tested)
         return Dataset(
             task=LANGUAGE_MODELLING,
             classes=OTHER + 1,
             input_shape=(length,),
-            train_inputs=windows(train_text, train_starts, length, 0),
-            train_labels=windows(train_text, train_starts, length, 1),
-            test_inputs=windows(test_text, test_starts, length, 0),
-            test_labels=windows(test_text, test_starts, length, 1),
-            groups=numbers[np.searchsorted(ends, train_starts, side="right")].astype(np.int64),
+            train_inputs=windows(text, starts, length, 0),
+            train_labels=windows(text, starts, length, 1),
+            test_inputs=test_inputs,
+            test_labels=test_labels,
+            groups=groups[np.searchsorted(ends, starts, side="right")].astype(np.int64),
             origin={
                 "name": self.name,
-                "python": platform.python_version(),
-                "files": len(files),
-                "test_files": len(test),
-                "train_characters": len(train_text),
-                "test_characters": len(test_text),
-                "sha256": digest(train_text, test_text),
+                **origin,
+                "train_characters": len(text),
+                "test_characters": len(tested[0]),
+                "sha256": digest(text, *tested),
             },
+            validation=validation[0] if validation else None,
         )
 
-    def _starts(self, text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def _evenly(self, text: Text) -> tuple[Examples, Examples]:
+        starts = self._starts(text)
+        count = min(self.test_sequences, len(starts))
+        starts = starts[np.linspace(0, len(starts) - 1, count).astype(np.int64)]
+        inputs, labels = (windows(text, starts, self.sequence_length, shift) for shift in (0, 1))
+        return inputs, labels
+
+    def _starts(self, text: Text) -> NDArray[np.int64]:
         return np.arange(0, len(text) - self.sequence_length, self.sequence_length)
+
+
+class Parameters(Characters):
+    """Sequences of characters, each of which is to be predicted; test files are separate files."""
+
+    def load(self, folder: Path | None) -> Dataset:
+        """The groups are top-level modules."""
+        root = Path(sysconfig.get_path("stdlib"))
+        files = source_files(root)
+        if len(files) < _FEWEST_FILES:
+            raise InputError(f"stdlib-text: {root} holds {len(files)} Python sources; is it there?")
+        parts = [part_of(path.relative_to(root).as_posix()) for path in files]
+        # A final newline separates a file from the next.
+        texts = [
+            tokens(path.read_text(encoding="utf-8", errors="replace").expandtabs(4) + "\n")
+            for path in files
+        ]
+        train = [
+            (path.relative_to(root).parts[0], text)
+            for path, text, part in zip(files, texts, parts, strict=True)
+            if part != TEST_PART
+        ]
+        test = [text for text, part in zip(texts, parts, strict=True) if part == TEST_PART]
+        origin = {
+            "python": platform.python_version(),
+            "files": len(files),
+            "test_files": len(test),
+        }
+        return self.dataset(train, test, origin=origin)
 
 
 def source_files(root: Path) -> list[Path]:
@@ -81,11 +121,10 @@ def source_files(root: Path) -> list[Path]:
     return sorted(sources, key=lambda path: path.relative_to(root).parts)
 
 
-def _tokens(path: Path) -> NDArray[np.uint8]:
-    """The file's characters as token numbers; a final newline separates it from the next file."""
+def tokens(text: str) -> Text:
+    """The token numbers of a text's characters."""
     table = np.full(256, OTHER, dtype=np.uint8)
     table[np.frombuffer(VOCABULARY.encode(), dtype=np.uint8)] = np.arange(OTHER, dtype=np.uint8)
-    text = path.read_text(encoding="utf-8", errors="replace").expandtabs(4) + "\n"
     if text.isascii():
         codes = text.encode()
     else:  # one byte for each character
@@ -93,6 +132,6 @@ def _tokens(path: Path) -> NDArray[np.uint8]:
     return table[np.frombuffer(codes, dtype=np.uint8)]
 
 
-def _is_test(relative: Path) -> bool:
-    name = hashlib.sha256(relative.as_posix().encode()).digest()
-    return int.from_bytes(name[:8], "big") % _TEST_OF_FILES == 0
+def part_of(name: str) -> int:
+    """A tenth of all, 0 to 9, that a named text belongs to: by a hash, the same everywhere."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % 10

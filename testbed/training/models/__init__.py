@@ -40,7 +40,7 @@ class Entry:
     """A model of the registry: what builds it, and the classes and input shape as published."""
 
     builder: str  # module:function, in this package
-    inputs: Literal["images", "tokens"] = "images"
+    inputs: Literal["images", "tokens", "words"] = "images"
     published: tuple[int, tuple[int, ...]] | None = None
 
 
@@ -48,11 +48,14 @@ MODELS: dict[str, Entry] = {
     "small-cnn": Entry("convolutional:small_cnn"),
     "mlp": Entry("convolutional:mlp"),
     "alexnet": Entry("convolutional:alexnet", published=_IMAGENET),
+    "resnet-18": Entry("huggingface:resnet18", published=_IMAGENET),
     "resnet50": Entry("huggingface:resnet", published=_IMAGENET),
     "efficientnet-b0": Entry("huggingface:efficientnet", published=_IMAGENET),
     "densenet169": Entry("convolutional:densenet169", published=_IMAGENET),
     "gpt2-small": Entry("huggingface:gpt2_small", "tokens", published=(50_257, (1024,))),
     "gpt2-tiny": Entry("huggingface:gpt2_tiny", "tokens"),
+    "gpt2-mini": Entry("huggingface:gpt2_mini", "tokens"),
+    "word-embedding": Entry("words:word_embedding", "words"),
 }
 BUILDERS: Registry[Any] = Registry(
     "model",

@@ -47,10 +47,26 @@ def resnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     return model
 
 
+def resnet18(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """Basic blocks (2, 2, 2, 2); 11.69 M weights at 1000 classes. He et al., CVPR 2016.
+
+    Small images get the published first convolution and pooling, too: a sixteenth of the work.
+    """
+    config = transformers.ResNetConfig(
+        num_channels=input_shape[0],
+        layer_type="basic",
+        depths=[2, 2, 2, 2],
+        hidden_sizes=[64, 128, 256, 512],
+    )
+    config.num_labels = classes
+    model: nn.Module = _logits_of(transformers.ResNetForImageClassification, "pixel_values", config)
+    return model
+
+
 def efficientnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     """Sixteen inverted residual blocks; 5.29 M weights at 1000 classes. Tan and Le, ICML 2019.
 
-    Images below 64 pixels get a first convolution without stride.
+    Small images get the published first convolution, too, with its stride of two.
     """
     channels, height, width = input_shape
     config = transformers.EfficientNetConfig(
@@ -63,12 +79,9 @@ def efficientnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         batch_norm_momentum=_STATISTICS_MOMENTUM,
     )
     config.num_labels = classes
-    model: Any = _logits_of(transformers.EfficientNetForImageClassification, "pixel_values", config)
-    if min(height, width) < _SMALL_BELOW:
-        embeddings = model.efficientnet.embeddings
-        embeddings.padding = nn.Identity()
-        embeddings.convolution.stride = (1, 1)
-        embeddings.convolution.padding = (1, 1)
+    model: nn.Module = _logits_of(
+        transformers.EfficientNetForImageClassification, "pixel_values", config
+    )
     return model
 
 
@@ -80,6 +93,11 @@ def gpt2_small(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
 def gpt2_tiny(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     """4 layers, 4 heads, 64 wide, no dropout: 210,368 weights for 97 tokens, 64 at a time."""
     return _gpt2(classes, input_shape, n_layer=4, n_head=4, n_embd=64, dropout=0.0)
+
+
+def gpt2_mini(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """4 layers, 4 heads, 128 wide, no dropout: 822,144 weights for 97 tokens, 128 at a time."""
+    return _gpt2(classes, input_shape, n_layer=4, n_head=4, n_embd=128, dropout=0.0)
 
 
 def _gpt2(classes: int, input_shape: tuple[int, ...], *, dropout: float, **size: Any) -> nn.Module:
