@@ -47,6 +47,15 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         for name in ("training", "workload")
         if isinstance(target := section(run.config, name).get("target"), int | float)
     }
+    baselines = {
+        run.key: float(baseline)
+        for run in runs
+        if run.directory is not None
+        and isinstance(
+            baseline := logs.read_document(run.directory / "training.json", []).get("baseline"),
+            int | float,
+        )
+    }
     gathered = transfers.filter(pl.col("chunks_received") >= 0, leg="gather", role="receiver")
     by_log = {
         "rounds": rounds,
@@ -55,7 +64,10 @@ def _measure(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
         ),
         "senders": transfers.filter(role="sender"),
         "evaluations": evaluations.with_columns(
-            target=pl.col("run_key").replace_strict(targets, default=None, return_dtype=pl.Float64)
+            pl.col("run_key")
+            .replace_strict(values, default=None, return_dtype=pl.Float64)
+            .alias(name)
+            for name, values in (("target", targets), ("baseline", baselines))
         ),
         "effects": lost.sort("run_key", "round"),
         "paced_iterations": training.filter(

@@ -60,6 +60,9 @@ def _prepare_learning(need: Need, dataset: datasets.Dataset) -> None:
         dataset = splits.validating(dataset, need.seed)
     shares = splits.shares(training.split, dataset.groups, need.hosts - 1, need.seed)
     splits.require_batches(shares, training.batch_size, training.split)
+    from testbed.training.datasets import baselines  # imports torch
+
+    baselines.of(dataset)
 
 
 def _require_cuda() -> None:

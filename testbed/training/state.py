@@ -24,7 +24,7 @@ from torch import nn
 from testbed.shared import drop_order, own_code, run_directory
 from testbed.training import barriers, datasets, models
 from testbed.training.coding import Incoming, Outgoing
-from testbed.training.datasets import Dataset, splits
+from testbed.training.datasets import Dataset, baselines, splits
 from testbed.training.filling import Filling, SenderMemory, Vector
 from testbed.training.fillings import FILLINGS, Unread
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
@@ -246,6 +246,7 @@ class ModelAndData:
                 "payload_bytes": 4 * elements,
                 "layers": len(self.layers),
             },
+            "baseline": baselines.of(self.dataset) if self._computes else None,
         }
 
 

@@ -1,5 +1,6 @@
 """One run's metrics, and what was learnt, worked out by hand from what the builder wrote."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,30 @@ def test_a_target_that_is_not_reached_is_told_and_has_no_time(tmp_path):
     labels = [line[0].text for line in table.rows]
     assert "Runs that reached the target (%)" in labels
     assert "Training time to the target (s)" not in labels
+
+
+@pytest.mark.parametrize(
+    ("metric", "other", "label"),
+    [
+        ("accuracy", "perplexity", "Accuracy of a linear model (%)"),
+        ("perplexity", "accuracy", "Perplexity of bigrams (lower is better)"),
+    ],
+)
+def test_what_a_trivial_model_reaches_stands_beside_the_result(tmp_path, metric, other, label):
+    build = ResultsBuilder(tmp_path)
+    directories = [
+        build.run(arm=arm, seed=1, metric=metric) for arm in ("dblp", "fixed-low", "of-before")
+    ]
+    for directory, baseline in zip(directories[:2], (0.8, None), strict=True):
+        document = {"schema": 1, "baseline": baseline}
+        (directory / "training.json").write_text(json.dumps(document))
+    values = load(tmp_path).per_run().sort("arm")
+    assert values[f"baseline_{metric}"].to_list() == [0.8, None, None]
+    assert not values[f"baseline_{other}"].count()
+    assert not any(run.problems for run in load(tmp_path).runs)
+    labels = [line[0].text for line in shown(tmp_path)[1].rows]
+    place = next(at for at, text in enumerate(labels) if f"Final test {metric}" in text)
+    assert labels[place + 1] == label
 
 
 def test_perplexity_takes_the_place_of_accuracy_and_falls_to_its_target(tmp_path):
