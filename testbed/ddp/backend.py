@@ -164,7 +164,8 @@ class Channel:
         self._ends: Ends | None = None
         self._failure: Exception | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.later(self._open)
+        if settings.group is not None and settings.group.size() > 1:
+            self.later(self._open)
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def later(self, job: Callable[[], None]) -> None:
@@ -278,6 +279,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
             group._register_backend(torch.device("cpu"), gloo, backend)
             group._set_default_backend(gloo)
         self._channels: dict[str, Channel] = {}
+        self._closed = False
         self._lock = threading.Lock()
         atexit.register(self.close)
 
@@ -292,6 +294,8 @@ class BoundedProcessGroup(dist.ProcessGroup):
         """The channel of the thread that calls."""
         issuer = getattr(_context, "issuer", "")
         with self._lock:
+            if self._closed:
+                raise RuntimeError("this process group is closed")
             if issuer not in self._channels:
                 store = dist.PrefixStore(f"bounded/{issuer}", self._store)
                 name = f"{issuer}>{self._name}"
@@ -405,12 +409,13 @@ class BoundedProcessGroup(dist.ProcessGroup):
         """Ends it at once: what is under way raises."""
         for channel in list(self._channels.values()):
             channel.end(RuntimeError("this process group was aborted"))
+        self.close()
 
     def close(self) -> None:
         """Ends it; what other ranks still await of this one arrives."""
         atexit.unregister(self.close)
         with self._lock:
-            channels, self._channels = list(self._channels.values()), {}
+            self._closed, channels = True, list(self._channels.values())
         for channel in channels:
             channel.close()
 

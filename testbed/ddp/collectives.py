@@ -38,7 +38,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Reduction:
-    """How tensors of this type become one."""
+    """It makes one tensor of all ranks' tensors of a type."""
 
     op: Any
     dtype: torch.dtype
@@ -169,7 +169,7 @@ class CollectiveThread(EndpointThread):
 
 @dataclass(frozen=True)
 class Move:
-    """What a collective does with one memory, which its owner, or one for each part, reduces."""
+    """A collective does this with one memory, which one owner or one for each part reduces."""
 
     owner: int | None  # None: each rank owns a part
     memory: Memory
