@@ -220,7 +220,7 @@ def test_a_pause_keeps_what_was_learnt_and_the_restart_is_paced(kind, beta):
     assert control._threshold == threshold_bytes
     assert control.path.min_rtt_s == RTT_S
     # The first window is spread over most of a round trip.
-    assert control.window_bytes * 8 / control.rate_bps == pytest.approx(RTT_S / 1.2)
+    assert control._window * 8 / control.rate_bps == pytest.approx(RTT_S / 1.05)
     rounds.round(lost=1)  # a loss after the pause counts, whatever happened before it
     assert rounds.window < window_bytes / SIZE
 
@@ -233,7 +233,7 @@ def test_the_pace_follows_a_round_trip_that_falls_because_the_queue_is_gone(kind
     rounds.round(lost=1)
     rounds.rtt_s = RTT_S
     rounds.round()
-    assert control.rate_bps == pytest.approx(1.2 * rounds.window * SIZE * 8 / RTT_S)
+    assert control.rate_bps == pytest.approx(1.05 * rounds.window * SIZE * 8 / RTT_S)
 
 
 def test_reno_adds_one_datagram_each_round_trip_after_a_loss():
@@ -279,6 +279,40 @@ def test_cubic_does_not_count_a_pause_as_time_since_the_loss():
     rounds.pause(60.0)
     rounds.round()
     assert rounds.window < 1.1 * before
+
+
+@EACH
+def test_beyond_the_window_goes_what_usually_arrives_between_two_answers(kind, beta):
+    control = kind()
+    rounds = Rounds(control)
+    rounds.repeat(4)  # each answer covers all
+    assert control.window_bytes <= 1.75 * control._window
+    for number in range(30):
+        sent_s = rounds.now_s + number * 1e-5 - RTT_S
+        control.on_feedback(report(sent_s + RTT_S, in_flight_bytes=99 * SIZE, rtt_s=RTT_S))
+    assert control._window < control.window_bytes <= control._window + 1.1 * SIZE
+
+
+@EACH
+def test_a_pause_within_a_transfer_is_no_silence_of_the_path(kind, beta):
+    rounds = Rounds(kind())
+    rounds.repeat(4)
+    before = rounds.window
+    rounds.now_s += 60.0
+    rounds.round(lost=int(before))
+    assert rounds.window == pytest.approx(beta * before)
+
+
+def test_cubic_does_not_count_time_in_which_little_was_sent_as_time_since_the_loss():
+    rounds = Rounds(Cubic(), rtt_s=0.05)
+    rounds.repeat(5)
+    rounds.round(lost=1)
+    rounds.repeat(5)
+    before = rounds.window
+    rounds.repeat(600, sent=3, limited=True)
+    assert rounds.window == pytest.approx(before, rel=0.01)
+    rounds.repeat(2)
+    assert before < rounds.window < 1.1 * before
 
 
 # TIMELY.

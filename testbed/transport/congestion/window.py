@@ -2,9 +2,10 @@
 
 * Slow start counts bytes, and a loss reduces the window once per round trip (RFC 5681, 6582, 9002).
   A window that was less than half used in two rounds does not grow (RFC 7661, section 4.3).
-* Datagrams are paced at 2 windows per round trip in slow start and 1.2 afterwards, as Linux does;
-  so window and threshold are kept over idle times (RFC 9002, section 7.7).
-* What one message of a repair covers may be in flight in addition to the window.
+* Datagrams are paced at 2 windows per round trip in slow start and 1.05 afterwards: who is answered
+  seldom must not hurry. So window and threshold are kept over idle times (RFC 9002, section 7.7).
+* What a message of a repair usually reports may be in flight beyond the window, at most 0.75 of it:
+  it has left the path before the sender hears of it.
 * Where half of a round's data is lost before an earlier loss is over, the threshold is held (RFC
   5681, section 3.1). If nothing arrives for three round trips, the window falls to 2 datagrams, and
   slow start begins again (RFC 9002, section 7.6).
@@ -16,15 +17,15 @@ from testbed.transport.congestion.base import (
     DATAGRAM_BYTES,
     MINIMUM_WINDOW,
     Feedback,
-    MaxFilter,
     PathControl,
 )
 
 _SLOW_START_PACING = 2.0
-_AVOIDANCE_PACING = 1.2
+_AVOIDANCE_PACING = 1.05
 _USED = 0.5
 _PERSISTENT_ROUNDS = 3
-_REPORT_ROUNDS = 3
+_REPORT_WEIGHT = 1 / 4  # of a new report in the usual one, after slow start
+_MOST_BEYOND = 0.75  # of the window
 _HEAVY = 0.5  # the lost share of a round from which on retransmissions would be lost too
 _TELLING = 8  # the fewest datagrams whose fate tells of the path; fewer may be lucky
 
@@ -45,15 +46,15 @@ class Reno(PathControl):
         self._recovering = False
         self._arrived_s: float | None = None  # when data last arrived, at the latest
         self._active_s: float | None = None
+        self._quiet = True  # nothing is in flight, because nothing was left to send
         self._used = self._used_before = 0  # the most in flight in this round and in the last
-        self._reports = MaxFilter(_REPORT_ROUNDS)
+        self._report_bytes = 0.0  # what a message reports as arrived, usually
         self._round_lost = self._round_settled = 0  # bytes, of this round or more
         self._losing = False  # whether the window fell and no round since was without loss
 
     @property
     def window_bytes(self) -> float:
-        # What has arrived and is not reported yet is not on the path any more.
-        return self._window + min(self._reports.value, self._window)
+        return self._window + min(self._report_bytes, _MOST_BEYOND * self._window)
 
     @property
     def rate_bps(self) -> float:
@@ -71,24 +72,28 @@ class Reno(PathControl):
         super().on_transfer_begin(now_s)
         self._recovering = False
         self._recovery_from_s = -math.inf
-        self._arrived_s = now_s
+        self._quiet = True
         if self._active_s is not None:
             self._idle(now_s - self._active_s)
         self._active_s = now_s
 
     def on_sent(self, sent_bytes: int, now_s: float) -> None:
         super().on_sent(sent_bytes, now_s)
-        self._active_s = now_s
-        if self._arrived_s is None:
-            self._arrived_s = now_s
+        if self._quiet:
+            # Nothing could arrive, and no loss tells of it (RFC 9002, section 7.6.2).
+            self._arrived_s, self._quiet = now_s, False
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
         validated = self._validated(feedback)
+        if not validated and self._active_s is not None:
+            self._idle(feedback.now_s - self._active_s)
         self._active_s = feedback.now_s
+        self._quiet = feedback.delivered_bytes > 0 and not feedback.in_flight_bytes
         settled = feedback.delivered_bytes + feedback.lost_bytes
-        if feedback.in_flight_bytes:
-            self._reports.add(settled, self.path.rounds)
+        if feedback.in_flight_bytes and feedback.delivered_bytes:
+            more_bytes = feedback.delivered_bytes - self._report_bytes
+            self._report_bytes += (1.0 if self.slow_start else _REPORT_WEIGHT) * more_bytes
         self._round_lost += feedback.lost_bytes
         self._round_settled += settled
         sent_s = self.path.newest_sent_s(feedback)
@@ -150,7 +155,7 @@ class Reno(PathControl):
         return self.beta * self._window
 
     def _idle(self, pause_s: float) -> None:
-        """Called when a transfer begins `pause_s` after the last event of the previous one."""
+        """Called after `pause_s` in which the window was not used, of a transfer or between two."""
 
 
 _C = 0.4  # how fast the window grows, in datagrams per second cubed
@@ -211,6 +216,6 @@ class Cubic(Reno):
         return self.beta * self._window
 
     def _idle(self, pause_s: float) -> None:
-        # Section 5.8: idle time does not count. Linux shifts its epoch in the same way.
+        # Section 5.8: time in which the application limits the flow does not count.
         if self._epoch_s is not None:
             self._epoch_s += pause_s
