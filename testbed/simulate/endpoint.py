@@ -13,6 +13,7 @@ from testbed.simulate import kernel_tcp
 from testbed.simulate.engine import Simulation
 from testbed.simulate.peer import HEADERS_ONLY, Arrivals, Peer, Way, frames_of, link_up
 from testbed.simulate.tasks import Signal, Tasks
+from testbed.transport.congestion import Bbr
 from testbed.transport.connection import Connection, ConnectionState
 from testbed.transport.errors import PeerLost
 from testbed.transport.events import Announced, Event, PeerGone, TransferDone, TransferReport
@@ -116,6 +117,8 @@ class World:
     def _path(self, side: str) -> SendingPath:
         config = self._endpoints[side].config
         path = sending_path(config, more_bytes=_more_header_bytes(config))
+        if _is_tcp(config) and isinstance(path.congestion, Bbr):
+            path.congestion.bounds_losses = False  # Linux has version 1
         if self._fast_path is HEADERS_ONLY:
             headers = np.zeros((len(path.frames), HEADER_BYTES), np.uint8)
             path.frames = frames_of(headers, config.layout.chunk_bytes)

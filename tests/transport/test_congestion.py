@@ -457,6 +457,49 @@ def test_bbr_counts_a_limited_sample_only_if_it_is_larger():
     assert rounds.control.bandwidth_bps == pytest.approx(2 * bandwidth_bps)
 
 
+def test_bbr_does_not_forget_its_bandwidth_while_little_is_sent():
+    rounds = filled(Bbr)
+    rounds.repeat(20, sent=5, limited=True)
+    rounds.round(sent=60)
+    assert rounds.control.bandwidth_bps == pytest.approx(100 * SIZE * 8 / 1e-3)
+
+
+def overflown(kind: type[Bbr], *, lost: int = 5, rtt_s: float = 2e-3) -> Rounds:
+    """Past its start, and then a round of 200 of which these are lost."""
+    rounds = filled(kind)
+    for _ in range(20):
+        if rounds.control._phase != 2:
+            rounds.round(sent=100)
+            rounds.now_s += 1e-4
+    rounds.rtt_s = rtt_s
+    rounds.round(sent=200, lost=lost)
+    return rounds
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost", "rtt_s", "bounded"),
+    [(Bbr, 5, 2e-3, True), (Bbr, 3, 2e-3, False), (Bbr, 5, 1e-3, False), (Ltp, 5, 2e-3, False)],
+)
+def test_bbr_is_bounded_by_losses_of_over_two_per_cent_behind_a_queue(kind, lost, rtt_s, bounded):
+    rounds = overflown(kind, lost=lost, rtt_s=rtt_s)
+    # Of what it was.
+    assert (rounds.control.window_bytes <= 0.7 * 300 * SIZE) == bounded
+
+
+def test_a_bounded_bbr_probes_after_as_many_rounds_as_reno_and_raises_the_bound_by_it():
+    rounds = overflown(Bbr)
+    control, waited = rounds.control, 0
+    bound = control._most_bytes
+    assert bound == 200 * SIZE
+    while control.pacing_gain <= 1 and waited < 100:
+        assert control.window_bytes <= 0.85 * bound or control._phase == 7
+        rounds.round(sent=100)
+        waited += 1
+    assert 63 <= waited < 75
+    rounds.repeat(2)
+    assert control._most_bytes > bound
+
+
 @pytest.mark.parametrize("kind", [Bbr, Ltp])
 def test_bbr_probes_the_round_trip_when_the_minimum_is_old(kind):
     rounds = filled(kind)

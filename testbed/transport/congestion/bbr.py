@@ -1,6 +1,6 @@
 """BBR and LTP: the data in flight are limited to what the path holds, as far as it is measured.
 
-`bbr` is after version 1 (Cardwell et al., ACM Queue 14(5), 2016;
+`bbr` is after version 1, bounded by losses as version 3 is (Cardwell et al., ACM Queue 14(5), 2016;
 draft-cardwell-iccrg-bbr-congestion-control-00). Differences to the published version:
 
 * Rounds that lose more than a fifth without a queue do not count for the bandwidth for up to 2 s;
@@ -11,6 +11,17 @@ draft-cardwell-iccrg-bbr-congestion-control-00). Differences to the published ve
 * A flow of more than three initial windows keeps the queue shorter: an allowance of a product at
   most, a pace one per cent below the bandwidth, as Linux has, and phases that end without feedback.
 * The first phase of the gain cycle comes from the clock, so that simulations can be repeated.
+* A round that an application limits does not age the bandwidth.
+
+Version 3 (draft-ietf-ccwg-bbr, sections 5.3.3, 5.5.9 and 5.5.10) bounds what losses show to be too
+much, here where a queue explains them: more than 2 % of a round's. Without such losses all is as in
+version 1; there is no ECN to heed.
+
+* While it probes, what was in flight then becomes the bound (at least 0.7 products), and probing
+  ends. Otherwise only 0.85 of the bound are used. Probing raises it by 1, 2, 4, ... datagrams.
+* Outside of probing, such a round leaves 0.7 of bandwidth and data in flight until the next probe.
+* A bounded flow probes as seldom as Reno would lose: after half as many rounds as datagrams are in
+  flight (published: as many), 63 or 2 s at most. A probe without loss at two products lifts the bound.
 
 LTP's formulas and constants (Chen et al., IWQoS 2023, arXiv 2305.04279) are not known to us. `ltp`
 is `bbr` with assumptions of ours:
@@ -50,6 +61,11 @@ _HEAVY = 0.2
 _MOST_EXCUSED_S = 2.0
 _UNLEARNT = 0.9  # below this share of the former bandwidth it is sought anew after such losses
 _MINIMUM_WINDOW = 4  # datagrams; also what PROBE_RTT leaves in flight
+# Of version 3: the lost share of a round that is too much, what a loss leaves, the share of the
+# bound that is used while it does not probe, and when it probes at the latest.
+_TOO_MUCH, _BETA, _USED_SHARE = 0.02, 0.7, 0.85
+_MOST_ROUNDS, _MOST_WAIT_S = 63, 2.0
+_CRUISE, _REFILL = 2, len(CYCLE) - 1  # phases: the first of gain 1, and that before the probe
 _BATCH = 3  # datagrams in flight above the product that are no queue
 
 
@@ -64,6 +80,7 @@ class Bbr(PathControl):
     """BBR-style: paces at the measured bandwidth; in flight is at most what the path holds."""
 
     min_rtt_window_s = _SHORT_WINDOW_S
+    bounds_losses = True  # as version 3 does; version 1 and LTP do not
 
     def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
         super().__init__(datagram_bytes=datagram_bytes)
@@ -80,12 +97,17 @@ class Bbr(PathControl):
         self._phase = 0
         self._phase_from_s = 0.0
         self._lost_in_phase = False
+        self._most_bytes = math.inf  # in flight, since more was too much
+        self._raise_bytes = float(datagram_bytes)  # by which a probe raises that after a round
+        self._short_bytes = self._short_bps = math.inf  # until the next probe
+        self._bounding_from_s = math.inf  # data sent before say nothing about PROBE_BW
+        self._probed_s, self._probed_round = 0.0, 0  # when the latest probe ended
         self._probe_rtt_until_s: float | None = None
         self._restarted = False
 
     @property
     def bandwidth_bps(self) -> float:
-        return self._bandwidths.value
+        return min(self._bandwidths.value, self._short_bps)
 
     @property
     def bdp_bytes(self) -> float:
@@ -131,6 +153,15 @@ class Bbr(PathControl):
             return self._first_window_bytes
         if self.state is BbrState.PROBE_RTT:
             return self._minimum_bytes
+        return max(min(self._model_bytes, self._bound_bytes), self._minimum_bytes)
+
+    @property
+    def _bound_bytes(self) -> float:
+        probes = self.state is not BbrState.PROBE_BW or self._phase in (0, _REFILL)
+        return min(self._most_bytes * (1.0 if probes else _USED_SHARE), self._short_bytes)
+
+    @property
+    def _model_bytes(self) -> float:
         gain = _WINDOW_GAIN if self._filled else STARTUP_GAIN
         report = self.path.report_bytes.value
         if self._is_large:
@@ -141,7 +172,7 @@ class Bbr(PathControl):
             window = max(window, min(window + report + unread, self.receive_buffer_bytes))
         else:
             window += report
-        return max(window, self._minimum_bytes if self._filled else self._initial_bytes)
+        return window if self._filled else max(window, self._initial_bytes)
 
     def on_transfer_begin(self, now_s: float) -> None:
         super().on_transfer_begin(now_s)
@@ -197,6 +228,8 @@ class Bbr(PathControl):
         self._round_settled += feedback.lost_bytes + feedback.delivered_bytes
         if not self.path.round_began:
             return
+        if self.bounds_losses and self.state is BbrState.PROBE_BW:
+            self._bound(feedback)
         heavy = self._round_lost > _HEAVY * self._round_settled and not self.path.queued()
         self._round_lost = self._round_settled = 0
         if heavy and self._lossy_from_s is None:
@@ -210,7 +243,29 @@ class Bbr(PathControl):
                 self._full_bps, self._full_rounds = self.bandwidth_bps, 0
         lossy_from_s = self._lossy_from_s
         if lossy_from_s is None or feedback.now_s - lossy_from_s >= _MOST_EXCUSED_S:
-            self._telling_rounds += 1
+            self._telling_rounds += not feedback.app_limited
+
+    def _bound(self, feedback: Feedback) -> None:
+        """Follows the losses of a round that has ended."""
+        probes = self.state is BbrState.PROBE_BW and self._phase == 0
+        in_flight = feedback.in_flight_bytes + feedback.delivered_bytes + feedback.lost_bytes
+        too_much = self._round_lost > _TOO_MUCH * self._round_settled and self.path.queued()
+        if too_much and self.path.newest_lost_sent_s(feedback) >= self._bounding_from_s:
+            if probes or math.isinf(self._most_bytes):
+                self._most_bytes = max(float(in_flight), _BETA * self.bdp_bytes)
+            if not probes:
+                delivered_bytes = float(self._round_settled - self._round_lost)
+                self._short_bytes = max(_BETA * self.window_bytes, delivered_bytes)
+                latest_bps = self.path.delivery_rate_bps or 0.0
+                self._short_bps = max(_BETA * self.bandwidth_bps, latest_bps)
+            return
+        if not probes or math.isinf(self._most_bytes):
+            return
+        if in_flight >= self._most_bytes - self._raise_bytes:
+            self._most_bytes += self._raise_bytes
+            self._raise_bytes *= 2
+        if self._most_bytes > _WINDOW_GAIN * self.bdp_bytes:
+            self._most_bytes = math.inf
 
     def _bandwidth_sample(self, feedback: Feedback) -> float | None:
         return self.path.delivery_rate_bps
@@ -254,7 +309,7 @@ class Bbr(PathControl):
         return self.bdp_bytes > 3 * self._initial_bytes
 
     def _probe_bandwidth(self, now_s: float) -> None:
-        self.state = BbrState.PROBE_BW
+        self.state, self._bounding_from_s = BbrState.PROBE_BW, now_s
         # Any phase except the one that drains.
         self._begin_phase(2 + int(now_s * 1e6) % (len(CYCLE) - 1), now_s)
 
@@ -273,12 +328,22 @@ class Bbr(PathControl):
             self._begin_phase(self._phase + 1, now_s)
 
     def _phase_is_over(self, now_s: float) -> bool:
+        if self._phase == _CRUISE and not math.isinf(self._most_bytes):
+            rounds = min(self._bound_bytes / 2 / self._datagram_bytes, _MOST_ROUNDS)
+            waits = self.path.rounds - self._probed_round < rounds
+            if waits and now_s - self._probed_s < _MOST_WAIT_S:
+                return False
         return now_s - self._phase_from_s > self.path.min_rtt_s
 
     def _begin_phase(self, phase: int, now_s: float) -> None:
         self._phase = phase % len(CYCLE)
         self._phase_from_s = now_s
         self._lost_in_phase = False
+        if self._phase == 1:
+            self._probed_s, self._probed_round = now_s, self.path.rounds
+        elif self._phase == _REFILL:
+            self._short_bytes = self._short_bps = math.inf
+            self._raise_bytes = float(self._datagram_bytes)
 
     def _probe_rtt(self, feedback: Feedback) -> None:
         if self._probe_rtt_until_s is None:
@@ -308,6 +373,8 @@ class Ltp(Bbr):
     """LTP-style: a bandwidth-delay estimate that does not treat loss as congestion."""
 
     steady_until_s = Bbr.steady_until_s
+    bounds_losses = False
+
     _excused_from_s = -math.inf  # losses of data sent before count as losses
 
     def on_transfer_begin(self, now_s: float) -> None:
