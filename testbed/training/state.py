@@ -322,7 +322,9 @@ class RunContext:
     def layout(self) -> PayloadLayout:
         chunk_bytes = self.config["transport"]["chunk_bytes"]
         layers = models.layer_sizes(self.model_and_data.layers)
-        return PayloadLayout(layers, chunk_bytes, self.protocol.codec)
+        # Learning alone, without a network, has no protocol.
+        codec = self.config.get("protocol", {}).get("codec", "float32")
+        return PayloadLayout(layers, chunk_bytes, codec)
 
     def new_values(self) -> NDArray[np.uint8]:
         """Make a buffer for values, of `layout.plain`."""
