@@ -458,9 +458,9 @@ class Peer:
         if data := self.connection.control():
             self._say(data, Connection.on_control)
         for datagram in self.connection.control_datagrams(self._simulation.now_s):
-            self._say(datagram, Connection.on_control_datagram)
+            self._say([datagram], Connection.on_control_datagrams)
 
-    def _say(self, data: bytes, take: Take) -> None:
+    def _say(self, data: Sequence[Any], take: Take) -> None:
         other = self.other
 
         def arrive() -> None:
@@ -469,7 +469,7 @@ class Peer:
 
         self.way.send_control(self._simulation, arrive)
 
-    def on_control(self, data: bytes, take: Take = Connection.on_control) -> None:
+    def on_control(self, data: Sequence[Any], take: Take = Connection.on_control) -> None:
         self.catch_up()  # what was sent before must not be reported as missing
         take(self.connection, data, self._simulation.now_s)
         self.work()

@@ -213,17 +213,25 @@ class Connection:
         self._liveness.heard_s = now_s
         self._feed(self._parser, data, now_s, waited)
 
-    def on_control_datagram(self, datagram: bytes, now_s: float, *, waited: bool = False) -> None:
-        """Takes a datagram of control messages that is known to be the peer's."""
+    def on_control_datagrams(
+        self, datagrams: Iterable[bytes], now_s: float, *, waited: bool = False
+    ) -> None:
+        """Takes datagrams of control messages that are known to be the peer's."""
         if self.lost is None:
             self._on_activity(now_s)
-            self._take_piece(datagram, now_s, waited, by_tcp=False)
+            self._take_pieces(datagrams, now_s, waited, by_tcp=False)
 
-    def _take_piece(self, piece: bytes, now_s: float, waited: bool, *, by_tcp: bool) -> None:
+    def _take_pieces(
+        self, pieces: Iterable[bytes], now_s: float, waited: bool, *, by_tcp: bool
+    ) -> None:
         assert self._datagrams is not None
-        if new := self._datagrams.take(piece, now_s, waited=waited, by_tcp=by_tcp):
+        new, late = b"", False
+        for piece in pieces:
+            if more := self._datagrams.take(piece, now_s, waited=waited, by_tcp=by_tcp):
+                new, late = new + more, late or self._datagrams.late
+        if new:
             self._liveness.heard_s = now_s
-            self._feed(self._datagram_parser, new, now_s, self._datagrams.late)
+            self._feed(self._datagram_parser, new, now_s, late)
 
     def _feed(self, parser: ControlParser, data: bytes, now_s: float, waited: bool) -> None:
         try:
@@ -255,7 +263,7 @@ class Connection:
         elif kind in _ANSWERS:
             self.outgoing.on_message(message, now_s, waited=waited)
         elif kind is MessageType.PIECE:
-            self._take_piece(message.body, now_s, waited, by_tcp=True)
+            self._take_pieces([message.body], now_s, waited, by_tcp=True)
         elif kind is MessageType.WELCOME:
             self._welcomed(Welcome.parse(message.body))
         elif kind is MessageType.READY:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+import struct
 from collections import Counter
 from functools import partial
 
@@ -16,6 +17,7 @@ from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Announced
 from testbed.transport.messages import ControlMessage, MessageType
 from testbed.transport.tolerance import required_chunks
+from tests.transport import virtual
 from tests.transport.virtual import DELAY_S, Two, ended, gone, reports
 
 SESSION = 7
@@ -298,6 +300,26 @@ def test_each_byte_is_heard_once_and_in_order_whatever_is_lost_doubled_or_overta
     assert sides[0].written == sides[1].received
     assert sides[1].written == sides[0].received
     assert not any(side.counters["control-malformed"] for side in sides)
+
+
+places = st.one_of(st.integers(0, 200), st.integers(0, 2**64 - 1))
+heads = st.tuples(st.sampled_from([virtual.SESSION, 1]), places, places, places, places)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(heads, st.binary(max_size=60)), max_size=100), st.binary(max_size=100))
+def test_whatever_datagrams_say_nothing_breaks_and_what_is_kept_is_bounded(built, other):
+    two = Two(control_datagrams=True)
+    two.begin(0)
+    connection = two.server.connection
+    datagrams = [struct.pack("!IQQQQ", *head) + data for head, data in built]
+    connection.on_control_datagrams([*datagrams, other], 0.0)
+    stream = connection._datagrams
+    assert stream is not None and len(stream._ahead) <= 64
+    assert len(connection.control_datagrams(0.0)) <= 8
+    if connection.lost is None:
+        two.run(until_s=1.0)
+        assert ended(two.server) in ([], two.intact)
 
 
 # Whole transfers.

@@ -93,8 +93,8 @@ class Heard:
         self.counters: Counter[str] = Counter()
         self.datagrams = []
 
-    def on_control_datagram(self, datagram, now_s, *, waited):
-        self.datagrams.append(datagram)
+    def on_control_datagrams(self, datagrams, now_s, *, waited):
+        self.datagrams += datagrams
 
 
 @pytest.fixture

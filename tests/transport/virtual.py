@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -68,7 +68,7 @@ class BusyPeer(Peer):
         # Changes a datagram that it sends, or loses it behind the links.
         self.fate: Callable[[Bytes], Bytes | None] | None = None
         self._busy_until_s = -math.inf
-        self._control_waiting: list[tuple[bytes, Take]] = []
+        self._control_waiting: list[tuple[Sequence[Any], Take]] = []
         # Of a datagram of control messages: after which delays it comes.
         self.control_fate: Callable[[], list[float]] | None = None
         super().__init__(*arguments, **options)
@@ -95,15 +95,15 @@ class BusyPeer(Peer):
         if not self._busy:
             super().work()
 
-    def _say(self, data: bytes, take: Take) -> None:
-        if self.control_fate is None or take is not Connection.on_control_datagram:
+    def _say(self, data: Sequence[Any], take: Take) -> None:
+        if self.control_fate is None or take is not Connection.on_control_datagrams:
             super()._say(data, take)
             return
         for delay_s in self.control_fate():
             later = partial(super()._say, data, take)
             self._simulation.at(self._simulation.now_s + delay_s, later)
 
-    def on_control(self, data: bytes, take: Take = Connection.on_control) -> None:
+    def on_control(self, data: Sequence[Any], take: Take = Connection.on_control) -> None:
         if self._busy:
             self._control_waiting.append((data, take))
         else:

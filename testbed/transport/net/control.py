@@ -363,22 +363,23 @@ class ControlSocket:
 
     def read(self, connection: Connection, now_s: float, *, waited: bool) -> None:
         """Hands over what has arrived, up to a limit."""
-        left = _CONTROL_BYTES
+        left, pieces = _CONTROL_BYTES, list[bytes]()
         for _ in range(_DATAGRAMS_PER_CALL):
             try:
                 datagram = self._socket.recv(_LONGEST_BYTES + 1)
             except ConnectionRefusedError:
                 continue  # a former datagram found no socket there
             except OSError:
-                return
+                break
             piece, tag = datagram[:-TAG_BYTES], datagram[-TAG_BYTES:]
             if hmac.compare_digest(tag, self._keyed.tag(piece, sent=False)):
-                connection.on_control_datagram(piece, now_s, waited=waited)
+                pieces.append(piece)
             else:
                 connection.counters["control-forged"] += 1
             left -= len(datagram)
             if left <= 0:
-                return
+                break
+        connection.on_control_datagrams(pieces, now_s, waited=waited)
 
     def write(self, datagrams: Iterable[bytes]) -> None:
         for datagram in datagrams:
