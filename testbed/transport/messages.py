@@ -46,7 +46,7 @@ HELLO = struct.Struct("!IHHHB")
 
 
 class Cipher(IntEnum):
-    """What seals datagrams, the better the higher."""
+    """A way to seal datagrams; the highest is the best."""
 
     BLAKE2B = 0  # it authenticates and does not encrypt
     AES_256_GCM = 1

@@ -148,7 +148,7 @@ def keyed(key, *, encrypts):
 
 
 def by_libcrypto(key, nonce, head, text, *, encrypts=True):
-    """Whether it could, and the text with its tag."""
+    """Returns whether it could, and the text with its tag."""
     room = 0 if not encrypts else TAG_BYTES
     buffer = np.frombuffer(bytes(text) + bytes(room), dtype=np.uint8).copy()
     context, evp = keyed(key, encrypts=encrypts), ctypes.addressof(AES)
