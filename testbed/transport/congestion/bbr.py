@@ -21,7 +21,7 @@ version 1; there is no ECN to heed.
   ends. Otherwise only 0.85 of the bound are used. Probing raises it by 1, 2, 4, ... datagrams.
 * Outside of probing, such a round leaves 0.7 of bandwidth and data in flight until the next probe.
 * A bounded flow probes as seldom as Reno would lose: after half as many rounds as datagrams are in
-  flight (published: as many), 63 or 2 s at most. A probe without loss at two products lifts the bound.
+  flight (published: as many), 63 or 2 s at most. A probe without loss at two products lifts it.
 
 LTP's formulas and constants (Chen et al., IWQoS 2023, arXiv 2305.04279) are not known to us. `ltp`
 is `bbr` with assumptions of ours:
