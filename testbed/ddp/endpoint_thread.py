@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.ddp.settings import Settings
-from testbed.training.filling import all_finite
+from testbed.training.filling import all_finite, chunk_elements
 from testbed.transport import (
     Endpoint,
     EndpointConfig,
@@ -91,7 +91,9 @@ class Part:
     gather: Transfers = field(default_factory=Transfers)
     broadcast: Transfers = field(default_factory=Transfers)
     gathered_s: float | None = None  # when the gather was over and the broadcast began
-    lossy: bool = False  # whether `own.lost` has anything
+    lossy: bool = False  # whether `own.lost` gets anything
+    # The chunks of this rank's gradient that the mean lacks, and their contents.
+    lost_chunks: tuple[NDArray[np.bool_], NDArray[np.float32]] | None = None
     began_s: float | None = None  # the first gradient was there: lateness counts from here
     own_until_s: float = np.inf  # until then the owner waits for its own gradient
     mean: NDArray[np.uint8] | None = None  # where it did not wait for that, and what it lacks
@@ -100,21 +102,29 @@ class Part:
     lost: set[int] = field(default_factory=set)
     waited_s: dict[int, float] = field(default_factory=dict)  # by rank, after the first gradient
 
+    def write_lost(self) -> None:
+        """Writes to `own.lost` what is not there yet: before, it took less memory."""
+        assert self.own is not None
+        if self.lost_chunks is not None:
+            write_chunks(self.layout, *self.lost_chunks, self.own.lost)
+            self.lost_chunks = None
+        if self.mean_lost is not None:
+            self.own.lost += self.mean_lost
 
-def copy_chunks(
+
+def write_chunks(
     layout: PayloadLayout,
     chunks: NDArray[np.bool_],
-    values: NDArray[np.float32],
+    contents: NDArray[np.float32],
     into: NDArray[np.float32],
 ) -> None:
-    """Copies some chunks' elements of a payload to the same places of another."""
-    per_chunk = layout.elements_per_chunk
-    whole = layout.element_count // per_chunk
-    end = whole * per_chunk
-    taken = chunks[:whole]
-    into[:end].reshape(whole, per_chunk)[taken] = values[:end].reshape(whole, per_chunk)[taken]
-    if chunks[whole:].any():
-        into[end:] = values[end:]
+    """Writes the contents of some chunks, one per row, to their places among all elements."""
+    whole, last = divmod(layout.element_count, layout.elements_per_chunk)
+    end = layout.element_count - last
+    count = np.count_nonzero(chunks[:whole])
+    into[:end].reshape(whole, layout.elements_per_chunk)[chunks[:whole]] = contents[:count]
+    if count < len(contents):
+        into[end:] = contents[-1, :last]
 
 
 class EndpointThread(ABC, threading.Thread):
@@ -268,9 +278,8 @@ class EndpointThread(ABC, threading.Thread):
         """Keeps what the mean lacks of this rank's gradient; `received` None: nothing."""
         if self._settings.keeps_residuals and received is not None and not received.all():
             assert part.own is not None
-            plain = part.layout.plain
-            copy_chunks(plain, ~received, plain.floats(part.own.padded), part.own.lost)
-            part.lossy = True
+            contents = chunk_elements(part.layout.plain, part.own.padded)[~received]
+            part.lost_chunks, part.lossy = (~received, contents), True
 
     def _check_for_lost(self) -> None:
         # What this rank has not come to yet cannot fail: others may have ended well before it.

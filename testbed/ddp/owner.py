@@ -19,11 +19,11 @@ from testbed.ddp.endpoint_thread import (
     Contribution,
     EndpointThread,
     Part,
-    copy_chunks,
     name_of,
+    write_chunks,
 )
 from testbed.ddp.settings import WINDOW, Settings
-from testbed.training.filling import estimate_mean
+from testbed.training.filling import chunk_elements, estimate_mean
 from testbed.transport import EndpointConfig, Leg, PeerLost
 from testbed.transport.chunk_energy import Selection
 from testbed.transport.tolerance import Fixed, Progress, StopRule, StopRuleFactory
@@ -193,8 +193,6 @@ class OwnerThread(EndpointThread):
         part.own, self._tolerance = own, own.tolerance
         if part.mean is not None:
             self._keep_lost(part, np.zeros(part.layout.chunk_count, dtype=np.bool_))
-            if part.mean_lost is not None:
-                own.lost += part.mean_lost
             own.padded[:] = part.mean
             self._on_gathered()
 
@@ -291,8 +289,9 @@ class OwnerThread(EndpointThread):
             self._encode(part, elements, payload, lost, transfer)
         # Of equal bytes the sender chooses the same. Those that are not sent may be zero before.
         chosen = Selection(keep).chosen(layout, layout.rows(payload))
-        copy_chunks(plain, ~chosen, elements, lost)
-        plain.rows(mean)[~chosen] = 0
+        by_chunk = chunk_elements(plain, mean)
+        write_chunks(plain, ~chosen, by_chunk[~chosen], lost)
+        by_chunk[~chosen] = 0
         layout.read(payload, elements, received=chosen)
         lost *= ranks
         part.lossy = True

@@ -419,6 +419,8 @@ class Steps(Settings):
             self._exchange.close()
             self._exchange = None
             self._known = 1
+        for bucket in self._buckets:
+            bucket.done.clear()  # parts lead back to their bucket, and hold what was lost
         self._buckets = []
         self._step += 1
 
@@ -434,6 +436,8 @@ class Steps(Settings):
                 lost = bucket.lost
                 if lost is None:
                     lost = np.zeros(bucket.plan.elements, dtype=np.float32)
+                for part in bucket.done:
+                    part.write_lost()
                 self._residuals.replace(lost, bucket.plan.slots, self.scale)
 
     # Ranks that come back.

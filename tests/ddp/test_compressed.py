@@ -43,10 +43,10 @@ def chosen_chunks(mean, index, place, owners):
     return np.count_nonzero(part.any(axis=1)), len(part)
 
 
-def partly(rank, collective):
+def partly(rank, protocol, collective):
     """Without loss: the ledger, what of each mean is not zero, and the bytes of a step."""
     state = BoundedLoss(
-        preset("none", keep=KEEP),
+        preset(protocol, keep=KEEP),
         rate_bps=math.inf,
         chunk_bytes=CHUNK_BYTES,
         timeout_s=60,
@@ -70,9 +70,11 @@ def partly(rank, collective):
     return ledger, counts, sent
 
 
-@pytest.mark.parametrize("collective", ["sharded", "server"])
-def test_of_a_mean_the_chosen_chunks_travel_and_not_one_value_is_ever_lost(collective):
-    outcomes = values(launch(partly, RANKS, collective=collective))
+@pytest.mark.parametrize(
+    ("protocol", "collective"), [("none", "sharded"), ("none", "server"), ("top-k", "sharded")]
+)
+def test_of_a_mean_the_chosen_chunks_travel_and_not_one_value_is_ever_lost(protocol, collective):
+    outcomes = values(launch(partly, RANKS, protocol=protocol, collective=collective))
     ledgers = [ledger for ledger, *_ in outcomes]
     for index, size in enumerate(SIZES):
         assert all(np.array_equal(one.applied[index], ledgers[0].applied[index]) for one in ledgers)

@@ -196,7 +196,6 @@ def test_other_buckets_are_named_on_all_ranks():
         ({"phase": "accuracy"}, "phase is 'accuracy'; valid: gradient-norm, a Detector of "),
         ({"chunk_bytes": 1441}, "chunk_bytes is 1441; valid: a multiple of 4"),
         ({"protocol": "dblb"}, "protocol: unknown protocol 'dblb'; valid: "),
-        ({"protocol": "top-k"}, "protocol 'top-k' keeps 0.1 of the chunks; valid: one that sends"),
         ({"protocol": "mlt"}, "protocol mlt: it bounds the loss of each layer"),
         ({"protocol": preset("dblp")}, "rate_bps is missing, which the congestion control of dblp"),
         ({}, "there is no process group; call init_process_group before"),
