@@ -16,7 +16,9 @@ from tests.transport.virtual import (
     FixedRate,
     Network,
     Two,
+    all_frames,
     layout_of,
+    new_receiver,
     random_payload,
     reports,
     transfer,
@@ -178,3 +180,16 @@ def test_endpoints_carry_what_is_chosen(name):
             assert np.array_equal(report.received, chosen)
             whole = np.where(chosen[:, np.newaxis], place.layout.rows(payload), 0)
             assert np.array_equal(place.layout.rows(buffer), whole)
+
+
+def test_a_peer_that_sends_other_chunks_than_it_agreed_to_ends_its_transfer_and_no_more():
+    layout = layout_of(CHUNKS)
+    order = sending_order("in-order", "none", 0.5, seed=0)
+    receiver, into = new_receiver(layout, order=order)
+    frames = all_frames(layout)
+    receiver.on_datagrams(frames[:99], 0.0)
+    assert (receiver.stopped, receiver.missing) == (False, 1)
+    receiver.on_datagrams(frames[99:], 0.0)  # twice as many, in one batch
+    assert (receiver.stopped, receiver.missing) == (True, 0)
+    assert receiver.report("peer").chunks_received == CHUNKS
+    assert np.array_equal(into, random_payload(layout))
