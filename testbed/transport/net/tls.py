@@ -260,9 +260,9 @@ class Evp(ctypes.Structure):
     def __init__(self) -> None:
         """OSError or AttributeError where this system has no such libcrypto."""
         libcrypto = ctypes.CDLL("libcrypto.so.3")
-        libcrypto.EVP_aes_256_gcm.restype = ctypes.c_void_p
+        libcrypto.EVP_CIPHER_fetch.restype = ctypes.c_void_p
         found = (ctypes.cast(getattr(libcrypto, name), ctypes.c_void_p) for name in self._functions)
-        super().__init__(libcrypto.EVP_aes_256_gcm(), *found)
+        super().__init__(libcrypto.EVP_CIPHER_fetch(None, b"AES-256-GCM", None), *found)
 
 
 class CompiledAuthentication(Authentication):
