@@ -9,6 +9,7 @@
 #include "batches.c"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #define TRANSFER 5
 
 static uint64_t state;
+static const struct evp *evp;
 
 static uint32_t draw(uint32_t below)
 {
@@ -62,10 +64,11 @@ static void compose_some(void)
 {
     uint32_t room = draw(9), chunk_count = 1 + draw(9), chunk_bytes = 4 * (1 + draw(30));
     uint32_t more = draw(4) ? 0 : 1 + draw(3), alone = !draw(3), step = alone ? 0 : chunk_bytes;
+    uint32_t stride = draw(8) ? HEADER_BYTES + step + draw(20) : draw(HEADER_BYTES + step);
     struct composing it = {
-        .frames = block(room * (HEADER_BYTES + step)),
+        .frames = block(room * stride), .stride = stride,
         .rows = alone ? NULL : block(chunk_count * chunk_bytes),
-        .frames_room = room * (HEADER_BYTES + step),
+        .frames_room = room * stride,
         .rows_room = alone ? 0 : chunk_count * chunk_bytes,
         .session = SESSION, .transfer = TRANSFER, .last_length = 4,
         .chunk_count = chunk_count + more, .chunk_bytes = chunk_bytes,
@@ -115,19 +118,24 @@ static void place_some(void)
 
 static void seal_some(void)
 {
-    uint32_t size = 1 + draw(300), room = draw(20), count = draw(24);
-    struct sealing it = {.rows = block(room * (size + TAG_BYTES)), .frame_bytes = size};
-    uint8_t *frames = block(count * size), *good = block(count), key[64] = {1}, person[16] = {2};
-    it.rows_room = room * (size + TAG_BYTES);
-    take_key(it.ours, key, draw(70), person);
-    memcpy(it.theirs, it.ours, sizeof it.ours);
-    if (!seal_rows(&it, frames, count)) {
-        if (count > room || open_rows(&it, it.rows, count, good) != count)
-            abort();
-    }
-    free(it.rows);
-    free(frames);
-    free(good);
+    uint32_t size = 1 + draw(300), count = draw(24), whole = size + TAG_BYTES, forged = 0;
+    struct sealing it = {.evp = draw(2) ? evp : NULL, .epoch_bits = draw(9)};
+    uint8_t *rows = block(count * whole), key[64] = {1}, person[16] = {2};
+    take_key(it.ours.state, key, draw(70), person, it.evp ? KEY_BYTES : TAG_BYTES);
+    memcpy(it.theirs.state, it.ours.state, sizeof it.ours.state);
+    it.ours.number = it.theirs.number = draw(3) ? draw(99) : ((uint64_t)1 << 32) - draw(20);
+    int sealed = !seal_rows(&it, rows, count, size);
+    if (!sealed && !(it.evp && size < HEADER_BYTES))
+        abort();
+    for (uint32_t i = 0; i < count; i++)
+        if (!draw(4)) {
+            rows[i * whole + draw(whole)] ^= (uint8_t)(1 << draw(8));
+            forged++;
+        }
+    if (open_rows(&it, rows, count, size) != (sealed ? count - forged : 0))
+        abort();
+    forget_keys(&it);
+    free(rows);
 }
 
 static int bound(struct sockaddr_in *address)
@@ -148,8 +156,9 @@ static void receive_some(void)
     int receiver = bound(&here), senders[2] = {bound(&peer), bound(&stranger)};
     uint32_t size = 16 + draw(200), per = draw(2) ? 1 : 1 + draw(5), most = RECEIVED_AT_ONCE * per;
     uint32_t rows_bytes = most * size - (draw(10) == 0);
+    struct sealing keys = {.evp = draw(2) ? evp : NULL};
     struct receiving it = {.rows = block(rows_bytes), .per_message = per, .datagram_bytes = size,
-                           .rows_room = rows_bytes};
+                           .rows_room = rows_bytes, .sealing = draw(2) ? &keys : NULL};
     memcpy(it.peer, &peer, sizeof peer);
     for (uint32_t i = draw(20); i; i--) {
         uint8_t *data = block(1000);
@@ -167,6 +176,26 @@ static void receive_some(void)
     close(senders[0]);
     close(senders[1]);
     free(it.rows);
+    forget_keys(&keys);
+}
+
+/* Where there is no libcrypto, nothing is encrypted. */
+static const struct evp *find_evp(void)
+{
+    static struct evp it;
+    void *library = dlopen("libcrypto.so.3", RTLD_NOW);
+    if (!library)
+        return NULL;
+    const void *(*get)(void *, const char *, const char *);
+    *(void **)&get = dlsym(library, "EVP_CIPHER_fetch");
+    it.aes = get(NULL, "AES-256-GCM", NULL);
+    *(void **)&it.new_context = dlsym(library, "EVP_CIPHER_CTX_new");
+    *(void **)&it.free_context = dlsym(library, "EVP_CIPHER_CTX_free");
+    *(void **)&it.init = dlsym(library, "EVP_CipherInit_ex");
+    *(void **)&it.update = dlsym(library, "EVP_CipherUpdate");
+    *(void **)&it.finish = dlsym(library, "EVP_CipherFinal_ex");
+    *(void **)&it.control = dlsym(library, "EVP_CIPHER_CTX_ctrl");
+    return &it;
 }
 
 int main(int arguments, char **argument)
@@ -175,6 +204,7 @@ int main(int arguments, char **argument)
     long count = 0;
     if (arguments != 3)
         return 2;
+    evp = find_evp();
     state = strtoull(argument[1], NULL, 10) * 0x9E3779B97F4A7C15u | 1;
     for (time_t until = time(NULL) + atol(argument[2]); time(NULL) < until; count++)
         parts[draw(4)]();
