@@ -46,6 +46,9 @@ class CountingLink(Link):
     def receive(self, ready, now_s, *, attentive):
         self.calls.append("take")
 
+    def leave(self):
+        pass
+
 
 class FakeWaiter(Waiter):
     """Wakes up as scripted: for each wait, the streams that can be read."""
@@ -230,6 +233,7 @@ def test_control_messages_that_are_due_go_before_data_and_what_data_cause_goes_b
     stream.write = order.append  # type: ignore[method-assign]
     connection = SimpleNamespace(
         control=lambda: due.pop(0) if due else b"",
+        control_datagrams=lambda now_s: [],
         on_deadline=lambda now_s: None,
         next_deadline_s=lambda now_s, planned: None,
         lost=None,
