@@ -1,5 +1,6 @@
 """The ends of collectives: each owner reduces or sends what is its part, in pieces."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,8 +19,10 @@ from testbed.transport.layout import ELEMENT_BYTES
 
 Memory = NDArray[np.uint8]  # of a tensor, or of a part of one
 BOTH = (Leg.GATHER, Leg.BROADCAST)
-# A payload has one of these numbers of chunks. So any tensor goes in few pieces, and without waste.
-_STEPS = [1, *sorted(count for power in range(1, 12) for count in (2**power, 3 * 2 ** (power - 1)))]
+# A payload has one of these numbers of chunks: each transfer costs a moment at its end, so one
+# carries a tensor, with zeros behind it of at most an eighth. Numbers of transfers end after some
+# 50 million.
+_STEPS = [*range(1, 17), *(eighth << power for power in range(1, 10) for eighth in range(9, 17))]
 _LARGEST_BYTES = 8 << 20  # of a piece: an owner holds one of each rank at once
 _ALIGNED_BYTES = 16  # the largest element
 _NOTHING = np.empty(0, dtype=np.float32)  # what a piece loses
@@ -81,6 +84,7 @@ class CollectiveThread(EndpointThread):
         super().__init__(config, settings, **more)
         self._peers = list(config.peers)  # of an owner: the other ranks, in order
         self._is_owner = config.is_server
+        self._steps = [layout.chunk_count for layout in self.layouts]
         self._free: dict[int, list[Memory]] = {}  # by length; new memory costs as much as a copy
 
     def begin(
@@ -94,8 +98,7 @@ class CollectiveThread(EndpointThread):
         begun, chunk_bytes = 0, self.layouts[0].chunk_bytes
         while len(memory):
             chunks = -(-len(memory) // chunk_bytes)
-            fitting = [layout.chunk_count <= chunks for layout in self.layouts]
-            index = len(fitting) - 1 - fitting[::-1].index(True)
+            index = min(bisect_left(self._steps, chunks), len(self._steps) - 1)
             size = self.layouts[index].chunk_count * chunk_bytes
             own, memory = memory[:size], memory[size:]
             payload = own

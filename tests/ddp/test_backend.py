@@ -14,9 +14,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
-from testbed.ddp import InputError, PeerLost
+from testbed.ddp import InputError, PeerLost, Settings
 from testbed.ddp.backend import BoundedProcessGroup, register
+from testbed.ddp.endpoint_thread import POLL_S
 from tests.ddp.ranks import die, drawn, launch, model, train, values, weights, wrapped
 
 STEPS = 6
@@ -73,6 +76,11 @@ def collectives(rank):
         dist.broadcast(own, 1)
         if not torch.equal(own, everyone[1]):
             wrong.append(("broadcast", size))
+    began_s = time.monotonic()
+    for _ in range(30):
+        dist.broadcast(torch.ones(5), 0)
+    if time.monotonic() - began_s > 0.9 * 30 * POLL_S:
+        wrong.append(("a poll for each broadcast", 5))
     return wrong
 
 
@@ -261,3 +269,47 @@ def test_a_missing_torch_is_one_clear_line():
     assert done.stderr.splitlines()[-1] == (
         "ImportError: testbed.ddp needs torch, which is not installed; valid: pip install '.[ddp]'"
     )
+
+
+def over_datagrams(rank):
+    """A group whose datagrams are lost, and sent again; returns how often results are wrong."""
+    draws, asked = np.random.default_rng(rank), []
+
+    def leave_out(count):
+        asked.append(count)
+        return draws.random(count) < 0.2
+
+    settings = Settings(rate_bps=1e9, chunk_bytes=1440, leave_out=leave_out)
+    group = dist.new_group(backend="bounded", pg_options=settings)
+    wrong = 0
+    for size in (10, 100_000):
+        everyone = [drawn([size], other)[0] for other in range(3)]
+        total, own = everyone[rank].clone(), everyone[rank].clone()
+        dist.all_reduce(total, group=group)
+        wrong += not torch.equal(total, everyone[0] + everyone[1] + everyone[2])
+        dist.broadcast(own, 2, group=group)
+        wrong += not torch.equal(own, everyone[2])
+    return wrong, sum(asked) > 0
+
+
+def test_what_is_lost_on_the_way_is_sent_again():
+    assert values(launch(over_datagrams, 3, backend="bounded")) == [(0, True)] * 3
+
+
+def with_fsdp(rank):
+    mesh = init_device_mesh("cpu", (3,))
+    net = model()
+    for module in (net[0], net[2], net):
+        fully_shard(module, mesh=mesh)
+    train(net, 3, rank)
+    flat = [parameter.full_tensor().detach().reshape(-1) for parameter in net.parameters()]
+    plain = wrapped(model())
+    train(plain, 3, rank)
+    return torch.cat(flat).numpy(), weights(plain)
+
+
+def test_fsdp_trains_as_ddp_does():
+    outcomes = values(launch(with_fsdp, 3, backend="bounded"))
+    for sharded, whole in outcomes:
+        assert np.array_equal(sharded, outcomes[0][0])
+        np.testing.assert_allclose(sharded, whole, rtol=1e-5, atol=1e-6)
