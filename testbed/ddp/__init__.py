@@ -4,7 +4,8 @@
     ddp.register_comm_hook(state, state.hook)
 
 `settings` has the options, `steps` takes buckets, `exchange` divides them among the ranks that
-average, `owner` and `endpoint_thread` are its ends. Imports torch, the transport, shared, fillings
+average, `owner` and `endpoint_thread` are its ends. `backend` is the c10d backend `bounded`, which
+the import registers, and `collectives` has its ends. Imports torch, the transport, shared, fillings
 and the phase rule. To add one of PyTorch's hooks: a line in `settings.HOOKS`.
 """
 
@@ -12,7 +13,9 @@ from testbed.shared.input_error import InputError
 
 try:
     import torch  # noqa: F401
-except ModuleNotFoundError:
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
     problem = "testbed.ddp needs torch, which is not installed; valid: pip install '.[ddp]'"
     raise ImportError(problem) from None
 
