@@ -212,6 +212,9 @@ class Channel:
             self._fail(error)
             return
         with self._lock:
+            if self._failure is not None:  # it was closed meanwhile
+                self._ends.stop()
+                return
             early, self._early = self._early or [], None
             for work in early:
                 self._post(work)
