@@ -187,7 +187,7 @@ class DatagramStream:
 
     @property
     def due_s(self) -> float:
-        """When to ask for `datagrams` at the latest."""
+        """It tells when to ask for `datagrams` at the latest."""
         if self._reply_due or self._lost or self._next < self._written:
             return -math.inf
         return min(self._again_s, self._acknowledge_s)

@@ -118,7 +118,7 @@ def pair(ends, key):
 
 
 def read(channel, *, within_s=0.3):
-    """What a channel hands over, until something comes or for so long."""
+    """Returns what a channel hands over, until something comes or for so long."""
     heard, until_s = Heard(), time.monotonic() + within_s
     while not (heard.datagrams or heard.counters) and time.monotonic() < until_s:
         channel.read(heard, time.monotonic(), waited=False)
