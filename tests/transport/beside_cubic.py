@@ -168,7 +168,7 @@ def main() -> None:
     """Prints a line for each control: the shares at queues of half, one and two products."""
     controls = sys.argv[1:] or ["rival", *CONTROLS]
     for control in controls:
-        for rate_bps, rtt_s in ((10e6, 0.04), (20e6, 0.01)):
+        for rate_bps, rtt_s in ((10e6, 0.02), (20e6, 0.01)):
             shares = [
                 share(control, rate_bps=rate_bps, rtt_s=rtt_s, queue=queue)
                 for queue in (0.5, 1.0, 2.0)

@@ -249,8 +249,9 @@ class Bbr(PathControl):
         """Follows the losses of a round that has ended."""
         probes = self.state is BbrState.PROBE_BW and self._phase == 0
         in_flight = feedback.in_flight_bytes + feedback.delivered_bytes + feedback.lost_bytes
-        too_much = self._round_lost > _TOO_MUCH * self._round_settled and self.path.queued()
-        if too_much and self.path.newest_lost_sent_s(feedback) >= self._bounding_from_s:
+        too_much = self._round_lost > _TOO_MUCH * self._round_settled
+        fresh = self.path.newest_lost_sent_s(feedback) >= self._bounding_from_s
+        if too_much and fresh and self.path.queued():
             if probes or math.isinf(self._most_bytes):
                 self._most_bytes = max(float(in_flight), _BETA * self.bdp_bytes)
             if not probes:
