@@ -4,6 +4,7 @@ The rival shares no code with our controls: RFC 9438 with an ACK for each segmen
 and not paced, and RFC 9002's numbering, so that a segment that is sent again is a new one.
 """
 
+import functools
 import itertools
 import math
 import random
@@ -60,7 +61,7 @@ class CubicFlow:
                 late_s = at_s + self._back_s + self._random.random() * self._jitter_s
                 self._acked_s = max(self._acked_s, late_s)
                 number = first + place
-                self._simulation.at(self._acked_s, lambda number=number: self._on_ack(number))
+                self._simulation.at(self._acked_s, functools.partial(self._on_ack, number))
 
         batch = Batch(size_bytes=DATAGRAM_BYTES, links=[self._link], deliver=arrive)
         depart(batch, np.full(count, now_s))
@@ -154,8 +155,8 @@ def share(
                 payload=payload,
                 delay_s=rtt_s / 2,
             )
-        for flow, start_s in zip((ours, rival), starts_s, strict=True):
-            flow.start(start_s)
+        ours.start(starts_s[0])
+        rival.start(starts_s[1])
         simulation.run(until_s=4.0, limit=10**9)
         before = ours.delivered, rival.delivered
         simulation.run(until_s=until_s, limit=10**9)
