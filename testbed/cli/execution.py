@@ -27,7 +27,10 @@ from testbed.run import planning, requirements, runner
 from testbed.run.runner import OnProgress, Outcome
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
-from testbed.training import prerequisites
+from testbed.shared.registry import one_of
+from testbed.training import datasets, prerequisites
+from testbed.training.datasets import DatasetParameters
+from testbed.workload.torchrun import Torchrun
 
 if TYPE_CHECKING:
     from testbed.cluster.scheduler import Scheduler
@@ -154,8 +157,8 @@ def fetch_prerequisites(runs: Sequence[Run], console: Console) -> None:
 
     needs = [run.training_need for run in runs if run.experiment.trains]
     try:
-        for need in needs:
-            package = need.training.dataset.package
+        for dataset in (*(need.training.dataset for need in needs), *_of_scripts(runs)):
+            package = dataset.package
             if package is not None and package.is_to_be_installed():
                 say(console, f"installing Debian's package {package.name}")
                 requirements.install_package(package)
@@ -167,6 +170,16 @@ def fetch_prerequisites(runs: Sequence[Run], console: Console) -> None:
                     raise InputError(f"workload.programs: {missing}")
     except InputError as error:
         raise InputError(f"{runs[0].source}: {error}") from error
+
+
+def _of_scripts(runs: Sequence[Run]) -> Iterator[DatasetParameters]:
+    """Yield the data sets that scripts for torchrun load; InputError for an unknown one."""
+    for run in runs:
+        workload = run.experiment.workload
+        for name in workload.datasets if isinstance(workload, Torchrun) else ():
+            if name not in datasets.DATASETS:
+                raise InputError(f"workload.datasets: {name!r}; {one_of(name, datasets.DATASETS)}")
+            yield datasets.parameters(name)
 
 
 def _verdict(results: Path, run: Run) -> str:

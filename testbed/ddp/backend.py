@@ -270,6 +270,9 @@ class BoundedProcessGroup(dist.ProcessGroup):
         self._settings = replace(settings, group=self, timeout_s=seconds)
         self._settings.mode, self._settings.collective = "reliable", "sharded"
         self._settings.late_share = 0.0
+        # Collectives are exact: nothing of a protocol that compresses holds for them.
+        whole = replace(self._settings.protocol_config, keep=1.0, codec="float32")
+        self._settings.protocol_config = whole
         self._store, self._name = store, name
         facts = Rendezvous(self._settings, store).share(
             "the process group", lambda: {"the group's size": size}

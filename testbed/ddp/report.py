@@ -40,7 +40,8 @@ class BucketReport:
         index: DDP's number of the bucket.
         elements: how many it has.
         gradient_bytes: what they occupy as DDP has them.
-        loss: the share of gradients' chunks that were given up, to and from this rank.
+        loss: the share of gradients' chunks that did not arrive, to and from this rank: what was
+            given up, and what the protocol's `keep` does not send.
         passes: the most sweeps that a transfer needed; None where the protocol has no passes.
         bytes_sent, bytes_received: of our transport on the wire, without control messages.
         wait_s: from the hook's call until the mean was there.
@@ -101,7 +102,7 @@ class StepReport:
         text = (
             f"step {self.step}: {len(self.buckets)} buckets by {self.carried_by}, "
             f"{self.bytes_sent / 1e6:.3g} MB sent, {self.bytes_received / 1e6:.3g} MB received, "
-            f"at most {loss:.1%} lost, {1e3 * self.wait_s:.3g} ms not hidden"
+            f"at most {loss:.1%} missing, {1e3 * self.wait_s:.3g} ms not hidden"
         )
         bucket = self.slowest
         if bucket is None:

@@ -143,7 +143,7 @@ class _Whole(Codec):
         # The largest float divided by 7 or 127 may be rounded up, and times that be infinite.
         scale = np.where(np.isinf(scale * most), np.nextafter(scale, np.float32(0)), scale)
         inverse = np.float32(1) / scale
-        used = np.isfinite(inverse)
+        used = scale >= np.finfo(np.float32).tiny  # a thread may take what is denormal for 0
         chance = (draws(first, values.size, keys) >> np.uint32(8)).astype(np.float32)
         scaled = np.where(sound, values, 0) * np.where(used, inverse, 0)
         scaled += chance.reshape(values.shape) * np.float32(2.0**-24)
@@ -292,6 +292,7 @@ def write(
     per_chunk = codec.elements(rows.shape[1])
     used = (len(rows) - 1) * rows.shape[1] + codec.length(len(values) - (len(rows) - 1) * per_chunk)
     rows.reshape(-1)[used:] = 0
+    rows[:, codec.length(per_chunk) :] = 0
     if LIBRARY is None or codec.code == Float32.code:
         _write(codec, values, rows, keys, residual)
         return

@@ -77,6 +77,9 @@ class Torchrun(Section):
         "the longest time that it may take; none: `limits.run_timeout_s` alone", gt=0, le=1e6
     )
     target: float | None = optional(TARGET, gt=0)
+    datasets: list[str] = Field(
+        default=[], description="data sets of the lab that it loads: made ready before the run"
+    )
 
     @field_validator("script")
     @classmethod

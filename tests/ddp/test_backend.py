@@ -279,7 +279,8 @@ def over_datagrams(rank):
         asked.append(count)
         return draws.random(count) < 0.2
 
-    settings = Settings(rate_bps=1e9, chunk_bytes=1440, leave_out=leave_out)
+    # A protocol that compresses: the hook would be given less than all, and collectives are not.
+    settings = Settings("compressed", rate_bps=1e9, chunk_bytes=1440, leave_out=leave_out)
     group = dist.new_group(backend="bounded", pg_options=settings)
     wrong = 0
     for size in (10, 100_000):

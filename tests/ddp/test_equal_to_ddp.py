@@ -78,7 +78,7 @@ def assert_equal(outcomes):
             "transport"
         ] * 4
         assert [report.step for report in reports] == list(range(STEPS))
-        line = r"step 5: 3 buckets by transport, .* MB sent, .* MB received, at most 0\.0% lost, .*"
+        line = r"step 5: 3 buckets by transport, .* MB sent, .* received, at most 0\.0% missing,.*"
         assert re.fullmatch(line, str(reports[5]))
         assert all(len(report.buckets) == 3 for report in reports[1:])
         assert all(bucket.loss == 0 for report in reports for bucket in report.buckets)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -301,3 +302,25 @@ def test_both_carriers_bring_a_coded_payload_as_it_was_written(protocol):
     assert np.array_equal(layout.rows(gathered)[chosen], layout.rows(sent)[chosen])
     assert not layout.rows(gathered)[~chosen].any()
     assert report.bytes_sent < 100_001 * 0.6
+
+
+def test_small_numbers_arrive_where_a_thread_takes_denormal_ones_for_zero():
+    values = np.array([3e-5, 1e-6, -1e-5, 6e-8, 1e-3], np.float32)
+    layout = PayloadLayout([("a", len(values))], codec="float16")
+    buffer = layout.new_buffer()
+    layout.write(values, buffer)
+    torch.set_flush_denormal(True)
+    try:
+        read = layout.read(buffer)
+    finally:
+        torch.set_flush_denormal(False)
+    assert np.array_equal(read, values.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", sorted(CODECS))
+def test_the_whole_of_a_buffer_is_written(name):
+    layout = PayloadLayout([("a", 5000)], 60, name)
+    buffers = [np.full_like(layout.new_buffer(), byte) for byte in (0, 0xAB)]
+    for buffer in buffers:
+        layout.write(np.linspace(-1, 1, 5000, dtype=np.float32), buffer)
+    assert np.array_equal(*buffers)

@@ -15,8 +15,17 @@ _FORMAT = 1  # raise it when what is computed below changes
 _STEPS, _BATCH, _RATE = 1000, 128, 0.01  # of the linear model: Adam, whose rate falls to zero
 
 
-def of(dataset: Dataset) -> float:
-    """The accuracy of a linear model, or the perplexity of a table of bigrams; it is cached."""
+_MOST_WEIGHTS = 1_000_000  # of a linear model: a larger one would take minutes
+
+
+def of(dataset: Dataset) -> float | None:
+    """The accuracy of a linear model, or the perplexity of a table of bigrams; it is cached.
+
+    None for data of a user's own class, which could not be told from others, or too large.
+    """
+    weights = math.prod(dataset.input_shape) * dataset.classes
+    if "sha256" not in dataset.origin or weights > _MOST_WEIGHTS:
+        return None
 
     def made() -> cache.Arrays:
         threads = torch.get_num_threads()
@@ -28,9 +37,7 @@ def of(dataset: Dataset) -> float:
             torch.set_num_threads(threads)
 
     tested = digest(dataset.test_labels[slice(None)].numpy())
-    key = {"format": _FORMAT, "data": dataset.origin.get("sha256"), "test": tested}
-    if key["data"] is None:  # of a user's own class
-        return float(made()["value"])
+    key = {"format": _FORMAT, "data": dataset.origin["sha256"], "test": tested}
     try:
         return float(cache.arrays("baseline", key, made)["value"])
     except InputError:  # no cache folder

@@ -101,7 +101,8 @@ INLINE float from_bfloat16(uint16_t half) { return float_of((uint32_t)half << 16
 INLINE float from_float16(uint16_t half)
 {
     uint32_t size = half & 0x7fff;
-    uint32_t finite = bits_of(float_of(size << 13) * 0x1p112f);
+    /* No operand is denormal: a thread may take these for 0. */
+    uint32_t finite = size < 0x400 ? bits_of((float)size * 0x1p-24f) : (size << 13) + 0x38000000;
     uint32_t bits = size >= 0x7c00 ? size << 13 | INFINITE : finite;
     return float_of((uint32_t)(half & 0x8000) << 16 | bits);
 }
@@ -207,10 +208,9 @@ static float scale_of(const float *values, int64_t count, float most, float *inv
     /* The largest float divided by 7 or 127 may be rounded up, and times that be infinite. */
     if (isinf(scale * most))
         scale = float_of(bits_of(scale) - 1);
-    float inverted = 1.0f / scale;
-    if (isinf(inverted))
+    if (scale < 0x1p-126f) /* denormal: a thread may take it for 0 */
         return 0;
-    *inverse = inverted;
+    *inverse = 1.0f / scale;
     return scale;
 }
 
