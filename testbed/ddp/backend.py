@@ -11,6 +11,7 @@ reduces them in the order of ranks.
 import atexit
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +25,7 @@ from torch.futures import Future
 from testbed.ddp.bounded_loss import at_the_end_of_backward
 from testbed.ddp.collectives import BOTH, Ends, Memory, Move, Reduction, plan_of
 from testbed.ddp.exchange import Opening
-from testbed.ddp.meeting import Rendezvous
+from testbed.ddp.meeting import STORE, Rendezvous
 from testbed.ddp.settings import Settings, require_equal
 from testbed.shared.input_error import InputError, shown
 from testbed.transport import Leg, PeerLost
@@ -35,6 +36,7 @@ Tensors = list[torch.Tensor]
 _ALL_GATHER = dist.distributed_c10d.AllgatherOptions
 # Which thread issues: "" for those of the script, else that of the callbacks of a channel.
 _context = threading.local()
+_groups: Counter[str] = Counter()  # of each name that were made in this process
 
 
 class Result(Future[Any]):
@@ -163,14 +165,22 @@ class Channel:
         self._rendezvous: Rendezvous | None = None
         self._ends: Ends | None = None
         self._failure: Exception | None = None
+        self._closed = False
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if settings.group is not None and settings.group.size() > 1:
             self.later(self._open)
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def later(self, job: Callable[[], None]) -> None:
-        """Lets the channel's own thread do it after all that it was asked to do before."""
-        self._jobs.put(job)
+        """Lets the channel's own thread do it after all that it was asked to do before.
+
+        Once the channel is closed, it is done at once.
+        """
+        with self._lock:
+            if not self._closed:
+                self._jobs.put(job)
+                return
+        job()
 
     def _run(self) -> None:
         _context.issuer = self._name
@@ -221,7 +231,8 @@ class Channel:
 
     def _fail(self, error: Exception, owner: int | None = None) -> None:
         """Ends the channel on all ranks; all that is under way raises the first error."""
-        if isinstance(error, PeerLost) and self._rendezvous is not None:
+        lost = isinstance(error, PeerLost) and error.peer != STORE
+        if lost and self._rendezvous is not None:
             blamed = self._rendezvous.blamed(error, owner)
             rank, reason = self._rendezvous.first_failure(*blamed)
             error = PeerLost(f"rank {rank}", reason)
@@ -241,7 +252,9 @@ class Channel:
 
     def close(self) -> None:
         """Ends it; what others still await arrives."""
-        self._jobs.put(None)
+        with self._lock:
+            self._closed = True
+            self._jobs.put(None)
         if self._ends is not None:
             self._ends.close()
         if self._rendezvous is not None and self._rendezvous.identity is not None:
@@ -273,6 +286,9 @@ class BoundedProcessGroup(dist.ProcessGroup):
         # Collectives are exact: nothing of a protocol that compresses holds for them.
         whole = replace(self._settings.protocol_config, keep=1.0, codec="float32")
         self._settings.protocol_config = whole
+        if name:  # torch counts them anew when the last is destroyed; a store may outlive that
+            _groups[name] += 1
+            store = dist.PrefixStore(str(_groups[name]), store)
         self._store, self._name = store, name
         facts = Rendezvous(self._settings, store).share(
             "the process group", lambda: {"the group's size": size}

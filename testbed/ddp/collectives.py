@@ -21,9 +21,10 @@ Memory = NDArray[np.uint8]  # of a tensor, or of a part of one
 BOTH = (Leg.GATHER, Leg.BROADCAST)
 # A payload has one of these numbers of chunks: each transfer costs a moment at its end, so one
 # carries a tensor, with zeros behind it of at most an eighth. Numbers of transfers end after some
-# 50 million.
+# 25 million: a new process group has new ones.
 _STEPS = [*range(1, 17), *(eighth << power for power in range(1, 10) for eighth in range(9, 17))]
 _LARGEST_BYTES = 8 << 20  # of a piece: an owner holds one of each rank at once
+_MOST_FREE = 8  # sizes of pieces for which an owner keeps memory
 _ALIGNED_BYTES = 16  # the largest element
 _NOTHING = np.empty(0, dtype=np.float32)  # what a piece loses
 
@@ -155,7 +156,10 @@ class CollectiveThread(EndpointThread):
         assert isinstance(piece, Piece)
         if self._is_owner and piece.reduction is not None:
             everyone = list(piece.arriving.values())
-            self._free[len(piece.payload)] += everyone
+            free = self._free.setdefault(len(piece.payload), [])
+            free += everyone[len(free) :]
+            while len(self._free) > _MOST_FREE:
+                del self._free[next(iter(self._free))]
             piece.reduction.reduce(
                 [*everyone[: self.owner], piece.payload, *everyone[self.owner :]], piece.payload
             )

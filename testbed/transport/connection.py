@@ -128,6 +128,7 @@ class Connection:
         else:
             del limits[MessageType.PIECE]
         self._parser = ControlParser(limits)
+        self._asked: set[int] = set()  # transfers with a PROBE in what has come at once
         self._outbox = bytearray()
         self._liveness = Liveness(settings.peer_timeout_s, now_s)
         self._queue_control([first.message()])
@@ -211,6 +212,7 @@ class Connection:
             return
         self._on_activity(now_s)
         self._liveness.heard_s = now_s
+        self._asked.clear()
         self._feed(self._parser, data, now_s, waited)
 
     def on_control_datagrams(
@@ -219,6 +221,7 @@ class Connection:
         """Takes datagrams of control messages that are known to be the peer's."""
         if self.lost is None:
             self._on_activity(now_s)
+            self._asked.clear()
             self._take_pieces(datagrams, now_s, waited, by_tcp=False)
 
     def _take_pieces(
@@ -235,14 +238,13 @@ class Connection:
 
     def _feed(self, parser: ControlParser, data: bytes, now_s: float, waited: bool) -> None:
         try:
-            asked: set[int] = set()
             for message in parser.feed(data):
                 under_way = message.transfer in self.incoming.receivers
                 if message.type is MessageType.PROBE and under_way:
                     # Each needs a look at the whole transfer, and no sender asks again unanswered.
-                    if message.transfer in asked:
+                    if message.transfer in self._asked:
                         raise ProtocolError("PROBE while another one awaits its answer")
-                    asked.add(message.transfer)
+                    self._asked.add(message.transfer)
                 self._take(message, now_s, waited)
                 if self.lost is not None:
                     return

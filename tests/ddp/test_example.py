@@ -33,7 +33,7 @@ def test_it_trains_and_resumes(tmp_path):
     folder = ["--checkpoint", str(tmp_path)]
     lines = trained(*folder)
     assert lines[0].startswith("epoch 0: accuracy 0.")
-    assert "carried_by='transport'" in lines[1]
+    assert "by transport" in lines[1]
     assert {path.name for path in tmp_path.iterdir()} == {"rank-0.pt", "rank-1.pt"}
     lines = trained(*folder, "--epochs", "2", "--mode", "reliable")
     assert lines[0].startswith("epoch 1: accuracy 0.")

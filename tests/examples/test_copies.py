@@ -45,6 +45,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "schedule": {"critical_rounds": [[0, 2]]},
     "gpt2-small": {"dataset": "stdlib-text"},
     "gpt2-tiny": {"dataset": "stdlib-text"},
+    "gpt2-mini": {"dataset": "stdlib-text"},
+    "word-embedding": {"dataset": "verses"},
     "stdlib-text": {"sequence_length": 32},
 }
 # Where a file holds one entry and helpers of its kind, the name says which one is meant.

@@ -1,4 +1,4 @@
-"""What a trivial model reaches is right, and computed once."""
+"""Baselines are right, and computed once."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What ours leave to a CUBIC flow on the same link, in virtual time."""
+"""Ours leave its share to a CUBIC flow on the same link, in virtual time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a trivial model reaches on a data set's test part: less than that is nothing learnt."""
+"""A baseline is what a trivial model reaches on the test part: less is nothing learnt."""
 
 import math
 

@@ -193,10 +193,12 @@ class Bbr(PathControl):
 
     @property
     def steady_until_s(self) -> float:  # type: ignore[override]
-        """The phases that lie before the next one of another gain take so long at least."""
+        """The phases that lie before the next one of another gain or bound take so long."""
         if not self._cruises:
             return math.inf
-        return self._phase_from_s + (len(CYCLE) - self._phase) * self.path.min_rtt_s
+        is_bounded = not math.isinf(min(self._most_bytes, self._short_bytes, self._short_bps))
+        end = _REFILL if is_bounded and self._phase < _REFILL else len(CYCLE)
+        return self._phase_from_s + (end - self._phase) * self.path.min_rtt_s
 
     def on_feedback(self, feedback: Feedback) -> None:
         self.path.on_feedback(feedback)
