@@ -258,6 +258,25 @@ def test_a_group_can_be_aborted_and_options_are_checked():
     values(launch(aborted, 2, backend="bounded"))
 
 
+def made_anew(rank):
+    """Two groups after each other over one store, as torchrun's; returns the sums of each."""
+    store = dist.distributed_c10d._get_process_group_store(dist.group.WORLD)
+    sums, late = [], []
+    for _ in range(2):
+        work = dist.all_reduce(ones := torch.ones(3), async_op=True)
+        work.wait()
+        sums.append(ones[0].item())
+        dist.destroy_process_group()
+        late.append(work.get_future().then(lambda future: "called").wait())
+        dist.init_process_group("bounded", store=store, rank=rank, world_size=2)
+    return sums, late
+
+
+def test_a_group_that_is_made_anew_meets_anew_and_callbacks_come_after_a_close():
+    both = [2.0, 2.0], ["called", "called"]
+    assert values(launch(made_anew, 2, backend="bounded")) == [both, both]
+
+
 def test_the_name_is_registered_once():
     with pytest.raises(RuntimeError, match="a c10d backend 'bounded' is registered already"):
         register()

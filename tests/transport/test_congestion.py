@@ -500,6 +500,24 @@ def test_a_bounded_bbr_probes_after_as_many_rounds_as_reno_and_raises_the_bound_
     assert control._most_bytes > bound
 
 
+def test_a_bounded_bbr_promises_no_steady_rate_beyond_the_end_of_its_bounds():
+    rounds = overflown(Bbr)
+    control, kept = rounds.control, 0
+    rounds.repeat(2, sent=100, lost=10)
+    assert control.window_bytes < 100 * SIZE
+    for _ in range(120):
+        before = control.rate_bps, control.window_bytes
+        until_s = control.steady_until_s
+        if rounds.now_s < until_s < math.inf:
+            at_s = rounds.now_s
+            while (at_s := at_s + 2e-4) < until_s:
+                control.on_sent(0, at_s)
+                assert (control.rate_bps, control.window_bytes) == before
+                kept += 1
+        rounds.round(sent=100)
+    assert kept > 20
+
+
 @pytest.mark.parametrize("kind", [Bbr, Ltp])
 def test_bbr_probes_the_round_trip_when_the_minimum_is_old(kind):
     rounds = filled(kind)

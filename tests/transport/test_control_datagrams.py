@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from testbed.transport.control_datagrams import HEAD_BYTES, PIECE_BYTES, DatagramStream
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Announced
-from testbed.transport.messages import ControlMessage, MessageType
+from testbed.transport.messages import PASS, ControlMessage, MessageType
 from testbed.transport.tolerance import required_chunks
 from tests.transport import virtual
 from tests.transport.virtual import DELAY_S, Two, ended, gone, reports
@@ -372,6 +372,19 @@ def test_messages_of_each_kind_reach_the_other_side_over_tcp_where_no_datagram_d
     # Once datagrams are known not to get through, TCP has each message at once.
     last = reports(two.worker)[-1]
     assert last.ended_s - last.began_s < 0.1
+
+
+def test_a_sender_that_asks_again_unanswered_in_pieces_breaks_the_protocol():
+    two = transfers()
+    two.begin(0)
+    stream, pieces = DatagramStream(virtual.SESSION, Counter()), b""
+    for _ in range(2):
+        probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True))
+        stream.write(probe.encode(), urgent=True)
+        for body in stream.for_tcp(leaving=True):
+            pieces += ControlMessage(MessageType.PIECE, body=body).encode()
+    two.server.connection.on_control(pieces, 0.0)
+    assert "awaits its answer" in (two.server.connection.lost or "")
 
 
 def test_a_side_without_datagrams_takes_none():
