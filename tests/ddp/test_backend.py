@@ -260,7 +260,9 @@ def test_a_group_can_be_aborted_and_options_are_checked():
 
 def made_anew(rank):
     """Two groups after each other over one store, as torchrun's; returns the sums of each."""
-    store = dist.distributed_c10d._get_process_group_store(dist.group.WORLD)
+    store = dist.distributed_c10d._get_process_group_store(
+        dist.distributed_c10d._get_default_group()
+    )
     sums, late = [], []
     for _ in range(2):
         work = dist.all_reduce(ones := torch.ones(3), async_op=True)

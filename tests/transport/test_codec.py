@@ -323,4 +323,4 @@ def test_the_whole_of_a_buffer_is_written(name):
     buffers = [np.full_like(layout.new_buffer(), byte) for byte in (0, 0xAB)]
     for buffer in buffers:
         layout.write(np.linspace(-1, 1, 5000, dtype=np.float32), buffer)
-    assert np.array_equal(*buffers)
+    assert np.array_equal(buffers[0], buffers[1])
