@@ -78,8 +78,6 @@ def test_it_is_computed_once_for_each_part_and_goes_into_training_json(monkeypat
     assert facts(pace={"kind": "payload-only"}) is None
     other = replace(digits, origin={**digits.origin, "sha256": "another"})
     assert baselines.of(other) == 0.4
-    unnamed = replace(digits, origin={})  # of a user's own class: nothing tells it from others
-    assert (baselines.of(unnamed), baselines.of(unnamed)) == (0.5, pytest.approx(0.6))
 
 
 def test_without_a_place_to_keep_it_it_is_computed(monkeypatch):
