@@ -11,7 +11,6 @@ reduces them in the order of ranks.
 import atexit
 import queue
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +35,6 @@ Tensors = list[torch.Tensor]
 _ALL_GATHER = dist.distributed_c10d.AllgatherOptions
 # Which thread issues: "" for those of the script, else that of the callbacks of a channel.
 _context = threading.local()
-_groups: Counter[str] = Counter()  # of each name that were made in this process
 
 
 class Result(Future[Any]):
@@ -286,9 +284,10 @@ class BoundedProcessGroup(dist.ProcessGroup):
         # Collectives are exact: nothing of a protocol that compresses holds for them.
         whole = replace(self._settings.protocol_config, keep=1.0, codec="float32")
         self._settings.protocol_config = whole
-        if name:  # torch counts them anew when the last is destroyed; a store may outlive that
-            _groups[name] += 1
-            store = dist.PrefixStore(str(_groups[name]), store)
+        # A store may outlive a group, and torch gives the next one the same name. All ranks of one
+        # have come before any makes another.
+        made = (store.add("bounded", 1) - 1) // size
+        store = dist.PrefixStore(f"bounded/{made}", store)
         self._store, self._name = store, name
         facts = Rendezvous(self._settings, store).share(
             "the process group", lambda: {"the group's size": size}

@@ -22,6 +22,7 @@ from testbed.training.detector import Detector, GradientNorm
 from testbed.training.filling import Filling
 from testbed.training.fillings import FILLINGS
 from testbed.transport import Leg, PayloadLayout, ProtocolConfig, preset
+from testbed.transport.presets import PRESETS, settings
 from testbed.transport.settings import LeaveOut
 from testbed.transport.tolerance import PerLayer, StopRuleFactory
 
@@ -173,6 +174,10 @@ class Settings:
                 if json_type is not None and option.name in options:
                     value = _checked(option.name, options.pop(option.name), json_type)
                     setattr(self, option.name, value)
+            own = [option.name for option in fields(self) if _json_type(option.type) is not None]
+            valid = [*own, *(settings(self.protocol) if self.protocol in PRESETS else ())]
+            if unknown := [key for key in options if key not in valid]:
+                raise InputError(f"{unknown[0]!r} is no option; {one_of(unknown[0], valid)}")
         return options
 
     def _resolve_protocol(self, **preset_options: Any) -> None:

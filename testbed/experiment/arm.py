@@ -27,6 +27,8 @@ from testbed.transport.presets import REGISTRIES, ProtocolConfig
 from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")
+# Fillings that chunks which are never sent would turn into nonsense.
+_OF_RANDOM_LOSS = ("rescale", "hadamard", "whole-tensors")
 _MEASURED = "plot"  # the preset whose bounds are those of a profile
 
 
@@ -143,7 +145,14 @@ class Arm(AnyArm):
             )
             raise problems.raised([problems.Problem(("tensors",), message)])
         try:
-            self.resolved()
+            protocol = self.resolved()
         except (TypeError, ValueError) as error:  # also a value of a wrong kind
             raise problems.raised([problems.of_message(str(error))]) from None
+        for leg, text in self.resolved_filling().items() if protocol.keep < 1 else ():
+            if text.partition(":")[0] in _OF_RANDOM_LOSS:
+                message = (
+                    f"{text}: it takes loss for chance, and keep: {protocol.keep:g} leaves chunks "
+                    "out by their size; valid: error-feedback, common-feedback, zero, ./FILE.py"
+                )
+                raise problems.raised([problems.Problem(("filling", leg), message)])
         return self

@@ -28,7 +28,9 @@ from testbed.lab.datapath import Choice
 from testbed.shared import own_code, problems
 from testbed.shared.input_error import InputError
 from testbed.shared.problems import Problem, Section, form, optional
+from testbed.shared.registry import one_of
 from testbed.training import phases
+from testbed.training.datasets import DATASETS
 from testbed.training.phases import AnyPhases
 from testbed.training.settings import Training
 from testbed.transport.net.addresses import largest_chunk_bytes
@@ -232,6 +234,10 @@ class Experiment(Section):
         hosts = self.topology.all_host_names()
         for problem in self.workload.unknown_hosts(hosts):
             raise problems.raised([problem._replace(place=("workload", *problem.place))])
+        for name in self.workload.datasets if isinstance(self.workload, Torchrun) else ():
+            if name not in DATASETS:
+                words = f"{name!r}: {one_of(name, DATASETS)}"
+                raise problems.raised([Problem(("workload", "datasets"), words)])
         for name in self.arms:
             try:
                 wrong = [*self.programs(name).unknown_hosts(hosts)]
@@ -325,8 +331,13 @@ class Experiment(Section):
         if isinstance(self.workload, Torchrun):
             assert isinstance(changes, TorchrunArm)
             links = topologies.build(self.topology).link_options().values()
-            slowest_bps = min(link["rate_bps"] for link in links)
-            return changes.applied(self.workload, self.topology.host_names(), slowest_bps)
+            least = {key: min(link[key] for link in links) for key in ("rate_bps", "queue_bytes")}
+            return changes.applied(
+                self.workload,
+                self.topology.host_names(),
+                link_rate_bps=least["rate_bps"],
+                queue_bytes=least["queue_bytes"],
+            )
         assert isinstance(self.workload, Programs) and isinstance(changes, ProgramsArm)
         return changes.applied(self.workload)
 

@@ -124,8 +124,9 @@ class ProtocolConfig:
             `datagrams`: those of transfers in datagrams that are repeated; see `control_datagrams`.
         marks: which chunks switches are to drop last, where queues know that
             (`priority_queue_bytes` in a lab's topology); `udp` only.
-        keep: the part of a payload's chunks that is sent at all, those with the most energy. A
-            fraction that may be missing is one of these; bounds of tensors count others, too.
+        keep: the part of a payload's chunks that is sent at all, those with the most energy.
+            Reports count the others as lost. A tolerance is of those that are sent, but a bound of
+            each tensor is of all its chunks.
         codec: an entry of CODECS: how chunks hold the values. The layout has the same.
 
     For `udp` the constructor takes repair, order, marks and congestion control as texts,

@@ -197,7 +197,15 @@ class TorchrunArm(AnyArm):
         own = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
         return {**own, **self._options} if self.is_ours else own
 
-    def applied(self, workload: Torchrun, hosts: Sequence[str], link_rate_bps: float) -> Programs:
+    def applied(
+        self,
+        workload: Torchrun,
+        hosts: Sequence[str],
+        *,
+        link_rate_bps: float,
+        queue_bytes: float,
+    ) -> Programs:
+        """Returns the programs; the rate and the queue are the least of the network."""
         hosts = workload.hosts or hosts
         arguments = workload.args if self.args is None else self.args
         if (self.min_ranks or 0) > len(hosts):
@@ -209,6 +217,7 @@ class TorchrunArm(AnyArm):
             fixed = {"port": DATA_PORTS[0] - 1, "segmentation": False}
             if self.protocol is not None and self.rate_bps is None and self._preset().needs_rate:
                 hook["rate_bps"] = math.floor(_PACE * link_rate_bps)
+                hook["queue_bytes"] = queue_bytes
             hook = {"insecure": True, **hook, **fixed}
             data_ports = DATA_PORTS
         shared = {

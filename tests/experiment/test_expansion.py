@@ -94,6 +94,10 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
         ({"protocol": "top-k", "keep": 0}, "arms.x.keep: 0; valid: above 0, up to"),
         ({"protocol": "dblp", "keep": 1.5}, "arms.x.keep: 1.5; valid: above 0, up to"),
         ({"protocol": "one-bit", "codec": "bits"}, "codec: unknown codec 'bits'; valid: float32, "),
+        (
+            {"protocol": "dblp", "keep": 0.25, "filling": "rescale"},
+            "arms.x.filling.gather: rescale: it takes loss for chance, and keep: 0.25 leaves",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path, arm, message):

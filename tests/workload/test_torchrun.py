@@ -101,13 +101,14 @@ def test_a_fixed_rate_follows_the_slowest_link(tmp_path: Path) -> None:
     runs = load(tmp_path, arms=arms, topology=topology)
     rates = {run.arm: hook_settings(run).get("rate_bps") for run in runs}
     assert rates == {**dict.fromkeys(arms), "dblp": 48_500_000, "own": 1e6}
-    topology["links"] = {"worker-2--s1": {"rate_bps": "20Mbit"}}
+    topology["links"] = {"worker-2--s1": {"rate_bps": "20Mbit", "queue_bytes": 40_000}}
     (run,) = load(
         tmp_path,
         arms={"dblp": {"protocol": "dblp"}},
         topology=topology,
     )
     assert hook_settings(run)["rate_bps"] == 19_400_000
+    assert hook_settings(run)["queue_bytes"] == 40_000
 
 
 def test_an_arm_may_go_on_without_late_and_without_lost_ranks(tmp_path: Path) -> None:
@@ -161,6 +162,7 @@ WRONG_WORKLOADS: dict[str, dict[str, Any]] = {
         **WORKLOAD,
         "hosts": ["sever"],
     },
+    "datasets: 'fashion': valid: ...fashion-mnist...": {**WORKLOAD, "datasets": ["fashion"]},
     "hosts: ...'server' stands twice; valid: a rank on each host": {
         **WORKLOAD,
         "hosts": ["server", "server"],

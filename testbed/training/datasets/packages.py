@@ -32,7 +32,9 @@ class Package:
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; {self.advice}") from None
         if (sha256 := hashlib.sha256(content).hexdigest()) != self.sha256[name]:
-            raise InputError(f"{path}: its SHA-256 is {sha256}, expected {self.sha256[name]}")
+            raise InputError(
+                f"{path}: its SHA-256 is {sha256}, expected {self.sha256[name]}; {self.advice}"
+            )
         return content
 
     @property
