@@ -175,8 +175,10 @@ class Settings:
                     value = _checked(option.name, options.pop(option.name), json_type)
                     setattr(self, option.name, value)
             own = [option.name for option in fields(self) if _json_type(option.type) is not None]
-            valid = [*own, *(settings(self.protocol) if self.protocol in PRESETS else ())]
-            if unknown := [key for key in options if key not in valid]:
+            preset_name = self.protocol if isinstance(self.protocol, str) else ""
+            valid = [*own, *(settings(preset_name) if preset_name in PRESETS else ())]
+            unknown = [key for key in options if key not in valid]
+            if unknown and preset_name in PRESETS:  # else the next check says more
                 raise InputError(f"{unknown[0]!r} is no option; {one_of(unknown[0], valid)}")
         return options
 
