@@ -64,6 +64,13 @@ def of_programs(arms: Mapping[str, Any]) -> list[str]:
     return sorted(names, key=metrics.order)
 
 
+# A script for torchrun has these; they come before those of hosts and flows.
+_OF_SCRIPTS = (
+    *("time_to_target", "rounds_to_target", "target_reached", "accuracy", "perplexity"),
+    *("realised_loss.", "passes", "bytes"),
+)
+
+
 def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
     """A table's metrics, those of programs behind those of rounds; `IMPAIRED` stands for kinds."""
     kinds = sorted({kind for cell in arms.values() for kind in cell.get(IMPAIRED.rstrip("."), {})})
@@ -71,8 +78,8 @@ def with_programs(metrics: Sequence[str], arms: Mapping[str, Any]) -> list[str]:
     names = [kind for name in metrics for kind in (impaired if name == IMPAIRED else [name])]
     programs = of_programs(arms)
     first = [name for name in names if "latency_s." in name]
-    if programs:  # a script for torchrun has these of its rounds
-        first += [name for name in names if name.startswith(("realised_loss.", "passes", "bytes"))]
+    if programs:
+        first += [name for name in names if name.startswith(_OF_SCRIPTS)]
     return [*first, *programs, *(name for name in names if name not in first)]
 
 

@@ -119,6 +119,9 @@ def test_what_a_script_evaluates_gives_its_time_to_the_target(results):
     (row,) = load(results).per_run().filter(arm="bbr").to_dicts()
     assert (row["time_to_target_s"], row["rounds_to_target"]) == (3.0, 7)
     assert (row["perplexity"], row["target_reached"]) == (1.4, 1.0)
+    order = list(texts_of(writing.write_report(results).main_table))
+    shown = next(place for place, name in enumerate(order) if "perplexity" in name)
+    assert shown < order.index("Duration of one (s)")
 
 
 def test_rounds_without_iterations_have_no_rate(results):
