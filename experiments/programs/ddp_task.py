@@ -89,7 +89,7 @@ def record(
 
 
 @torch.no_grad()
-def mean_loss(net: torch.nn.Module, dataset: datasets.Dataset, at_once: int = 500) -> float:
+def mean_loss(net: torch.nn.Module, dataset: datasets.Dataset, at_once: int = 100) -> float:
     net.eval()
     total, count = 0.0, len(dataset.test_labels)
     for start in range(0, count, at_once):

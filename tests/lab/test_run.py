@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from analysis.data import logs
-from tests.lab.conftest import OkOrStalled, Results
+from tests.lab.conftest import Results
 from tests.training.single_process import single_process_weights
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
@@ -137,9 +137,7 @@ def test_injected_loss_is_what_was_configured_and_the_bound_is_kept(hit: Results
     assert [bool(row["impairments"]) for row in rounds] == [n in (2, 4, 6) for n in range(8)]
 
 
-def test_no_packet_is_unaccounted_for_under_loss_and_overflow(
-    hit: Results, ok_or_stalled: OkOrStalled
-):
+def test_no_packet_is_unaccounted_for_under_loss_and_overflow(hit: Results):
     ledgers = json.loads((hit.run() / "conservation.json").read_text())
     assert [link["unexplained"] for link in ledgers["links"]] == [0] * 6
     assert [switch["unexplained"] for switch in ledgers["switches"]] == [0]
@@ -150,7 +148,6 @@ def test_no_packet_is_unaccounted_for_under_loss_and_overflow(
     assert server["queue_drops"] > 0
     assert server["offered"] - server["sent"] > 100
     assert server["sent"] == server["received"] + server["injected"]
-    ok_or_stalled(hit.verdict())
 
 
 def test_every_queue_was_filled_and_every_path_timed(hit: Results):
