@@ -10,7 +10,6 @@ in `docs/concepts/connection.md` explains it.
 import math
 import struct
 from collections import Counter, deque
-from statistics import median_low
 from typing import NamedTuple
 
 from testbed.transport.errors import ProtocolError
@@ -20,24 +19,24 @@ HEAD_BYTES = _HEAD.size
 # With head, trailer and lower headers it fits into the smallest packet that IPv6 must carry.
 PIECE_BYTES = 1152
 LONGEST_BYTES = HEAD_BYTES + PIECE_BYTES
-# The flags: reply at once; these bytes went before; the echoed datagram had not to wait.
-_ASKS, _AGAIN, _PROMPT = 1, 2, 4
-FLAG_BITS = 3
+# The flags: reply at once; these bytes went before.
+_ASKS, _AGAIN = 1, 2
+FLAG_BITS = 2
 _MOST_AT_A_TIME = 8  # pieces, or copies of fewer
 _WINDOW_BYTES = _MOST_AT_A_TIME * PIECE_BYTES  # where more is under way, TCP carries it, too
 _TCP_PIECE_BYTES = 1 << 16
 MOST_TCP_BYTES = HEAD_BYTES + _TCP_PIECE_BYTES
 _MOST_KEPT_BYTES = 16 << 20
 # What asks for no reply is acknowledged so late (RFC 9000, section 18.2), unless something goes
-# before; then it goes again after so long and two round trips.
+# before; then it goes again after so long and two replies' time.
 _ACK_DELAY_S = 0.025
 _SLOW_S = 0.05
-# The median of so many counts: whoever was busy spoils some. Before there is one it is this.
-_ROUND_TRIPS = 16
-_FIRST_ROUND_TRIP_S = 0.01
-# What stays without a reply for two round trips and this goes again; then after each least round
-# trip and this, with up to twice as many copies.
+# What asks goes again, in up to twice as many copies, where a reply takes longer than others, which
+# also wait for a busy peer: their mean, four mean deviations and this (RFC 9002, section 6.2.1; the
+# pause stays the same, since the message has to get through a burst), up to the longest.
 _AGAIN_S = 2e-3
+_LONGEST_REPLY_S = 0.03
+_FIRST_REPLY_S = 0.01
 _MOST_COPIES = 8
 # After so many times the pause doubles each time, up to the longest. After so many more, datagrams
 # do not get through: TCP carries all until one does.
@@ -64,7 +63,7 @@ class DatagramStream:
         self.late = False  # whether what `take` has returned last was delayed on its way
         self.blocked = False  # whether datagrams do not get through
         self._session, self._counters = session, counters
-        self._round_trips_s: deque[float] = deque(maxlen=_ROUND_TRIPS)
+        self._reply_s, self._deviation_s = _FIRST_REPLY_S, _FIRST_REPLY_S / 4
         self._asked_s: dict[int, float] = {}  # when the latest that ask were sent, by number
         self._heard = 0  # the largest echo
         # The stream out, by places: the peer has all up to `_from`; what follows is kept.
@@ -76,12 +75,12 @@ class DatagramStream:
         self._again_s = math.inf
         self._lost = False
         self._times, self._copies = 0, 1
+        self._repeat = 0  # the number of the first datagram that went again
         # The stream in.
         self._received = 0
         self._newest, self._seen = -1, 0  # the peer's datagrams: bit i is the newest less i
         self._ahead: dict[int, bytes] = {}
         self._gap = -1  # where the gap was that the peer has been told of
-        self._prompt = True
         self._reply_due = self._reply_due_by_tcp = self._peer_repeats = False
         self._acknowledge_s = math.inf
         self._repeated_s = -math.inf  # when the peer was last told again what it may lack
@@ -110,9 +109,8 @@ class DatagramStream:
         if not (by_tcp or self._is_first(numbered >> FLAG_BITS)):
             return self._ignored("replayed")
         self._acknowledged(received, now_s)
-        self._echoed(echo, now_s, timed=bool(numbered & _PROMPT) and not (waited or by_tcp))
+        self._echoed(echo, now_s)
         self.late = waited or by_tcp or bool(numbered & _AGAIN) or bool(self._ahead)
-        self._prompt = not waited
         new = self._piece(first, datagram[HEAD_BYTES:])
         asks = bool(numbered & _ASKS)
         if by_tcp:
@@ -154,13 +152,16 @@ class DatagramStream:
         self._times, self._again_s = 0, math.inf
         self._set_timer(now_s)
 
-    def _echoed(self, echo: int, now_s: float, *, timed: bool) -> None:
+    def _echoed(self, echo: int, now_s: float) -> None:
         if echo <= self._heard:
             return
         self._heard, self.blocked = echo, False
-        sent_s = self._asked_s.get(echo - 1)
-        if timed and sent_s is not None:
-            self._round_trips_s.append(now_s - sent_s)
+        if (sent_s := self._asked_s.get(echo - 1)) is not None:
+            off_s = now_s - sent_s - self._reply_s
+            self._reply_s += off_s / 8
+            self._deviation_s += (abs(off_s) - self._deviation_s) / 4
+        if echo <= self._repeat:  # nothing was lost: the reply was late
+            self._copies = 1
         self._asked_s = {number: at_s for number, at_s in self._asked_s.items() if number >= echo}
         # A later one came before it.
         self._lost = bool(self._under_way) and self._under_way[0].number < echo - 1
@@ -203,6 +204,7 @@ class DatagramStream:
         if self._peer_repeats:
             self._repeated_s = now_s
         if again:
+            self._repeat = self._repeat if self._times else self.sent
             self._times += 1
             self._again_s = math.inf
             self.blocked |= self._times >= _HOPELESS
@@ -237,7 +239,7 @@ class DatagramStream:
 
     def _packed(self, flags: int, first: int, data: bytes) -> bytes:
         number, self.sent = self.sent, self.sent + 1
-        numbered = number << FLAG_BITS | flags | (_PROMPT if self._prompt else 0)
+        numbered = number << FLAG_BITS | flags
         head = _HEAD.pack(self._session, numbered, self._newest + 1, self._received, first)
         return head + data
 
@@ -259,20 +261,14 @@ class DatagramStream:
     def _set_timer(self, now_s: float) -> None:
         if not self._kept:
             self._again_s = math.inf
-        elif self._times or (self._copies > 1 and self._urgent > self._from):
+        elif self._times or (self._urgent > self._from and len(self._kept) <= _WINDOW_BYTES):
             self._again_s = min(self._again_s, now_s + self._pause_s)
-        elif self._urgent > self._from and len(self._kept) <= _WINDOW_BYTES:
-            self._again_s = min(self._again_s, now_s + 2 * self._round_trip_s + _AGAIN_S)
         else:
             since_s = self._under_way[0].sent_s if self._under_way else now_s
-            self._again_s = min(self._again_s, since_s + _SLOW_S + 2 * self._round_trip_s)
-
-    @property
-    def _round_trip_s(self) -> float:
-        return median_low(self._round_trips_s or [_FIRST_ROUND_TRIP_S])
+            self._again_s = min(self._again_s, since_s + _SLOW_S + 2 * self._reply_s)
 
     @property
     def _pause_s(self) -> float:
-        pause_s = min(self._round_trips_s, default=_FIRST_ROUND_TRIP_S) + _AGAIN_S
+        pause_s = min(self._reply_s + 4 * self._deviation_s, _LONGEST_REPLY_S) + _AGAIN_S
         slower = 2.0 ** min(max(0, self._times - _STEADY), 10)
         return min(pause_s * slower, max(pause_s, _LONGEST_S))

@@ -18,7 +18,7 @@ from testbed.transport.control_datagrams import MOST_TCP_BYTES
 from testbed.transport.errors import ProtocolError
 from testbed.transport.wire import SEND_INDEX_MODULUS, U32_MAX
 
-VERSION = 5  # not 3, which TLS has in the same place: it would take ours for a record of its own
+VERSION = 6  # not 3, which TLS has in the same place: it would take ours for a record of its own
 HEADER = struct.Struct("!BBHII")
 HEADER_BYTES = HEADER.size
 # Ethernet, IPv4 and TCP headers with the timestamp option. With TCP_NODELAY a message travels in

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.transport.control_datagrams import HEAD_BYTES, PIECE_BYTES, DatagramStream
+from testbed.transport.control_datagrams import FLAG_BITS, HEAD_BYTES, PIECE_BYTES, DatagramStream
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Announced
 from testbed.transport.messages import PASS, ControlMessage, MessageType
@@ -21,7 +21,7 @@ from tests.transport import virtual
 from tests.transport.virtual import DELAY_S, Two, ended, gone, reports
 
 SESSION = 7
-FIRST_PATIENCE_S = 0.022  # of a path whose round trip is not known yet
+FIRST_PATIENCE_S = 0.022  # before the first reply
 STEP_S = 1e-3
 
 
@@ -88,9 +88,9 @@ def test_an_unanswered_message_goes_again_with_more_copies_and_then_less_and_les
     assert times[0] == pytest.approx(FIRST_PATIENCE_S)
     assert copies[:5] == [2, 4, 8, 8, 8]
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert pauses[:12] == pytest.approx([0.012] * 12)
-    assert pauses[12:15] == pytest.approx([0.024, 0.048, 0.096])
-    assert pauses[18:] == pytest.approx([0.1] * 21)
+    assert pauses[:12] == pytest.approx([FIRST_PATIENCE_S] * 12)
+    assert pauses[12:14] == pytest.approx([0.044, 0.088])
+    assert pauses[14:] == pytest.approx([0.1] * 25)
     # Datagrams do not get through: one at a time, and TCP has it.
     assert copies[19:] == [1] * 21
     assert side.stream.blocked
@@ -99,28 +99,34 @@ def test_an_unanswered_message_goes_again_with_more_copies_and_then_less_and_les
     assert side.stream.for_tcp() == []
 
 
-def test_the_patience_follows_most_round_trips():
+def patience_s(replies_s):
+    """Returns how long a side waits that had these replies, one a second."""
     sender, receiver = pair()
-    for number in range(50):
+    for number, took_s in enumerate(replies_s):
         sender.say(b"probe")
-        (sent,) = sender.stream.datagrams(number)
-        took_s = 0.2 if number % 3 == 0 else 2e-3  # one of three meets a busy peer
-        receiver.take([sent], number + took_s)
+        receiver.take(sender.stream.datagrams(number), number + took_s)
         sender.take(receiver.stream.datagrams(number + took_s), number + took_s)
     sender.say(b"probe")
     sender.stream.datagrams(100.0)
-    assert sender.stream.due_s == pytest.approx(100.0 + 2 * 2e-3 + 2e-3)
+    return sender.stream.due_s - 100.0
 
 
-def test_a_reply_that_waited_says_nothing_of_the_path():
+def test_the_patience_is_that_of_recent_replies_and_has_a_most():
+    assert patience_s([5e-3] * 50) == pytest.approx(5e-3 + 2e-3, abs=1e-4)
+    assert 0.015 < patience_s([2e-3, 2e-3, 10e-3] * 10) < 0.03  # one of three meets a busy peer
+    assert patience_s([0.2, 2e-3] * 10) == pytest.approx(0.032)
+
+
+def test_a_reply_to_what_went_first_ends_the_copies_that_it_came_too_late_for():
     sender, receiver = pair()
     sender.say(b"probe")
-    for datagram in sender.stream.datagrams(0.0):
-        receiver.stream.take(datagram, 0.5, waited=True)
-    sender.take(receiver.stream.datagrams(0.5), 0.501)
-    sender.say(b"probe")
-    sender.stream.datagrams(1.0)
-    assert sender.stream.due_s == pytest.approx(1.0 + FIRST_PATIENCE_S)
+    first = sender.stream.datagrams(0.0)
+    repeats = [sender.stream.datagrams(sender.stream.due_s) for _ in range(3)]
+    assert [len(copies) for copies in repeats] == [2, 4, 8]
+    receiver.take(first, 0.2)
+    sender.take(receiver.stream.datagrams(0.2), 0.2)
+    sender.say(b"next")
+    assert len(sender.stream.datagrams(0.3)) == 1
 
 
 def test_a_gap_is_told_at_once_and_filled_without_waiting():
@@ -258,7 +264,7 @@ def test_a_replayed_datagram_is_neither_answered_nor_news():
     receiver.take(recorded * 3, 0.1)
     assert receiver.stream.datagrams(0.1) == []
     assert receiver.counters == {"control-replayed": 3}
-    far = ((1 << 60) << 3).to_bytes(8)  # costs no memory, however far it is
+    far = ((1 << 60) << FLAG_BITS).to_bytes(8)  # costs no memory, however far it is
     receiver.take([recorded[0][:4] + far + recorded[0][12:], recorded[0]], 0.2)
     assert receiver.stream._newest == 1 << 60 and receiver.stream._seen == 1
 
