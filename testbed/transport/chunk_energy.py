@@ -66,12 +66,20 @@ class Selection:
     def count(self, layout: PayloadLayout) -> int:
         return max(1, math.ceil(self.keep * layout.chunk_count))
 
-    def chosen(self, layout: PayloadLayout, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Returns which chunks, shape (chunk_count,): what is no number first, then by energy."""
+    def chosen(
+        self,
+        layout: PayloadLayout,
+        rows: NDArray[np.uint8],
+        energy: NDArray[np.float64] | None = None,
+    ) -> NDArray[np.bool_]:
+        """Returns which chunks, shape (chunk_count,): what is no number first, then by energy.
+
+        `energy`: the result of `energies`, where it is there.
+        """
         if self.keep == 1:
             return np.ones(layout.chunk_count, dtype=np.bool_)
-        energy = energies(rows, layout)
-        energy[~np.isfinite(energy)] = np.inf
+        energy = energies(rows, layout) if energy is None else energy
+        energy = np.where(np.isfinite(energy), energy, np.inf)
         chosen = np.zeros(layout.chunk_count, dtype=np.bool_)
         chosen[np.argsort(-energy, kind="stable")[: self.count(layout)]] = True
         return chosen

@@ -7,6 +7,7 @@ To add one: a subclass of `ChunkOrder` or `Marks`, whose fields are its options,
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -19,7 +20,7 @@ from testbed.transport.errors import check_number
 from testbed.transport.layout import Leg, PayloadLayout
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class OrderContext:
     """The information that an order may use.
 
@@ -40,6 +41,11 @@ class OrderContext:
     layouts: int = 1
     shared: bool = False
     missed: NDArray[np.bool_] | None = None
+
+    @cached_property
+    def energies(self) -> NDArray[np.float64]:
+        """The energy of each chunk, shape (chunk_count,); NaN where an element is NaN."""
+        return chunk_energy.energies(self.rows, self.layout)
 
 
 class Arranger:
@@ -222,7 +228,7 @@ class ByEnergy(ChunkOrder):
 
     def _levels(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """Returns the chunks' energy levels, and which of them are urgent."""
-        energy = chunk_energy.energies(context.rows, context.layout)
+        energy = context.energies.copy()
         if self.per == "tensor":
             energy = chunk_energy.by_tensor(energy, context.rows, context.layout)
         levels = chunk_energy.encode(energy)
@@ -348,7 +354,7 @@ class SelectedOrder(ChunkOrder):
         return self.selection.count(layout)
 
     def arranger(self, context: OrderContext) -> Arranger:
-        chosen = self.selection.chosen(context.layout, context.rows)
+        chosen = self.selection.chosen(context.layout, context.rows, context.energies)
         return self.order.arranger(context).only(chosen)
 
 
