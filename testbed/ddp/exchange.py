@@ -5,6 +5,7 @@ ticket and its new certificate. Rank 0 answers that it is trusted, and later tha
 """
 
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ _SILENT_S = 30.0
 _STEPS_AHEAD = 2
 _MOST_AHEAD = 32  # a peer remembers twice as many transfers that were given up before it came
 _POLL_S = 0.1
+_SWITCH_INTERVAL_S = 1e-4
 _OPENING = "opening"
 
 
@@ -162,6 +164,8 @@ class Exchange:
         )
 
     def start(self) -> None:
+        # These threads do little at a time, and none is to wait 5 ms for another to let go.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL_S))
         for thread in self._threads.values():
             thread.start()
         if self._settings.min_ranks is not None and self._own is not None:
