@@ -35,7 +35,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--every", type=int, default=10, help="steps between evaluations")
     parser.add_argument("--validate", action="store_true", help="evaluate on the validation part")
-    parser.add_argument("--backend", default="gloo", help="the process group's")
     return parser.parse_args()
 
 
@@ -102,7 +101,7 @@ def mean_loss(net: torch.nn.Module, dataset: datasets.Dataset, at_once: int = 10
 
 def main() -> int:
     options = arguments()
-    dist.init_process_group(options.backend)
+    dist.init_process_group("gloo")
     try:
         train(options)
     except (InputError, PeerLost) as error:

@@ -25,11 +25,10 @@ from testbed.ddp.bounded_loss import at_the_end_of_backward
 from testbed.ddp.collectives import BOTH, Ends, Memory, Move, Reduction, plan_of
 from testbed.ddp.exchange import Opening
 from testbed.ddp.meeting import STORE, Rendezvous
-from testbed.ddp.settings import Settings, require_equal
+from testbed.ddp.settings import BACKEND, Settings, require_equal
 from testbed.shared.input_error import InputError, shown
 from testbed.transport import Leg, PeerLost
 
-NAME = "bounded"
 Callback = Callable[["Result"], Any]
 Tensors = list[torch.Tensor]
 _ALL_GATHER = dist.distributed_c10d.AllgatherOptions
@@ -305,7 +304,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
         atexit.register(self.close)
 
     def getBackendName(self) -> str:  # noqa: N802
-        return NAME
+        return BACKEND
 
     def _work(self, result: Any) -> CollectiveWork:
         return CollectiveWork(self._channel, result)
@@ -472,6 +471,6 @@ def _create(options: Any, settings: Settings | None) -> BoundedProcessGroup:
 
 def register() -> None:
     """Makes the backend known to torch; RuntimeError where another one has its name."""
-    if NAME.upper() in dist.Backend._plugins:
-        raise RuntimeError(f"a c10d backend {NAME!r} is registered already, by another package")
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    if BACKEND.upper() in dist.Backend._plugins:
+        raise RuntimeError(f"a c10d backend {BACKEND!r} is registered already, by another package")
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])

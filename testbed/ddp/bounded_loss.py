@@ -1,5 +1,6 @@
 """Users make a `BoundedLoss`: a hook for DistributedDataParallel and FSDP2, or for one tensor."""
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -60,7 +61,8 @@ class BoundedLoss(Steps):
             taken = self._take(bucket.buffer(), sizes, bucket)
             if bucket.is_last():
                 self._announcer.all_posted()
-                at_the_end_of_backward(self._end_backward)
+                # A future of the backend may be waited for before, at the same end.
+                at_the_end_of_backward(partial(self._end_backward, time.monotonic()))
         return taken.future
 
     def hook_into(self, model: torch.nn.Module) -> None:
@@ -93,9 +95,9 @@ class BoundedLoss(Steps):
                 at_the_end_of_backward(self._end_backward)
             self._average(reduced, place)
 
-    def _end_backward(self) -> None:
+    def _end_backward(self, last_s: float | None = None) -> None:
         with self._guarded():
-            self._end_step()
+            self._end_step(last_s)
 
     def _average(self, tensor: torch.Tensor, name: int) -> None:
         require_plain(tensor)

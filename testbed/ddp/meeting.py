@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -51,6 +51,9 @@ T = TypeVar("T")
 _ENDED = ("closed", "reset", "gave up")
 # The number of exchanges of each group in this process. All ranks make theirs in the same order.
 _exchanges: Counter[str] = Counter()
+# By the fixed port: where the next exchange in this process takes ports, down and up.
+_next_ports: dict[int, tuple[int, int]] = {}
+_turn = threading.Lock()
 _SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
 _IPV6 = Path("/proc/net/if_inet6")
 _BEYOND_A_LINK = (0x00, 0x10)  # scopes of an address there: global, and this host
@@ -206,7 +209,7 @@ class Rendezvous:
 
         def keys_and_ports() -> dict[str, Any]:
             if settings.port is not None:
-                control_port, data_port = self._fixed_ports(settings.port)
+                control_port, data_port = self._fixed_ports
                 with ExitStack() as held:
                     hold_ports(held, self.addresses[self.rank], control_port, 1)
                     hold_ports(held, self.addresses[self.rank], data_port, self.world - 1)
@@ -223,12 +226,18 @@ class Rendezvous:
             fitting = min(fitting, DEFAULT_CHUNK_BYTES)
         self.chunk_bytes = settings.chunk_bytes or fitting
 
-    def _fixed_ports(self, first: int) -> tuple[int, int]:
-        """Returns this rank's port for control messages and its first one for data."""
-        # Ranks of one machine share `first`. Those for data follow each other, for filters.
-        own, others = self.addresses[self.rank], self.world - 1
+    @cached_property
+    def _fixed_ports(self) -> tuple[int, int]:
+        """This rank's port for control messages and its first one for data."""
+        first, own, others = self._settings.port, self.addresses[self.rank], self.world - 1
+        assert first is not None
         here, number = self.addresses.count(own), self.addresses[: self.rank].count(own)
-        return first + number, first + here + number * others
+        # Ranks of one machine, and exchanges of one process, take them in turn: for control
+        # messages downwards, and for data upwards, so filters can tell them apart.
+        with _turn:
+            control, data = _next_ports.get(first, (first, first + 1))
+            _next_ports[first] = control - here, data + here * others
+        return control - number, data + number * others
 
     def ports(self, session: int) -> tuple[list[int], list[int]]:
         """Returns each rank's port for control messages, and its first one for data."""
@@ -241,7 +250,7 @@ class Rendezvous:
                     control = hold_free_ports(held, self.addresses[self.rank], self.world)
                     data = control + 1
                 else:
-                    control, data = self._fixed_ports(self._settings.port)
+                    control, data = self._fixed_ports
                 return {"control": control, "data": data}
 
             ranks = self.share(f"the sharing of ports for session {session}", ports)
@@ -389,8 +398,8 @@ class _TakenError(InputError):
 
 def hold_ports(held: ExitStack, address: str, first: int, count: int) -> None:
     """Holds `count` ports in a row, TCP and UDP; InputError, which names a port that is taken."""
-    if first + count - 1 > 65535:
-        raise InputError(f"port is {first}, and {count} are needed; valid: up to {65536 - count}")
+    if not 1 <= first <= 65536 - count:
+        raise InputError(f"port is {first}, and {count} are needed; valid: 1 to {65536 - count}")
     family = resolve(address, what="an address").family
     for port in range(first, first + count):
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):

@@ -1,6 +1,7 @@
 """The options of `BoundedLoss`, checked before any rank is met.
 
-The JSON object BOUNDED_LOSS holds options, settings of the preset (`low`), or `hook` with its own.
+The JSON object BOUNDED_LOSS holds options, settings of the preset (`low`), or `hook` with its own,
+and with `backend` both.
 """
 
 import json
@@ -34,6 +35,7 @@ FillingName = Literal["error-feedback", "rescale", "zero"]
 WINDOW = 100  # the late share counts in so many parts of a rank
 ENVIRONMENT = "BOUNDED_LOSS"
 OURS = "bounded-loss"
+BACKEND = "bounded"  # of c10d; `testbed.ddp.backend` registers it
 _PHASE = "gradient-norm"
 _MEASURED = "bbr"
 _JSON_TYPES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
@@ -50,7 +52,8 @@ def _power_sgd(group: dist.ProcessGroup, **options: int) -> Hook:
     def hook(bucket: dist.GradBucket) -> "torch.futures.Future[torch.Tensor]":
         future = powerSGD_hook.powerSGD_hook(state, bucket)
         # It waits for collectives in Gloo's own threads. With two buckets all of these would wait.
-        future.wait()
+        if dist.get_backend(group) != BACKEND:
+            future.wait()
         return future
 
     return hook
@@ -63,6 +66,8 @@ HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
     "fp16_compress": (lambda group: partial(default_hooks.fp16_compress_hook, group), {}),
     "powerSGD": (_power_sgd, {"rank": 1, "from_step": 10}),
 }
+# Those that `backend` may carry. A plain all-reduce over the transport is our mode `reliable`.
+CARRIED = [name for name in HOOKS if name != "gloo"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class Settings:
             fixed rate gets `bbr`, or is unpaced where all ranks are on this machine.
         queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
         interface: this rank's. None: GLOO_SOCKET_IFNAME, or the one that leads to MASTER_ADDR.
-        port: the first of a machine's: one for each rank's control messages, then those for
+        port: a machine's ranks take it and lower ones for control messages, and higher ones for
             data. None: free ones.
         timeout_s: within it all ranks raise when one fails; one that answers may be late by
             half of it. None: the timeout of the process group.
@@ -145,6 +150,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self.make_torch_hook: Callable[[dist.ProcessGroup], Hook] | None = None  # replaces ours
+        self.over_backend = False  # that one
         text = os.environ.get(ENVIRONMENT)
         try:
             preset_options = {} if text is None else self._replaced_by(text)
@@ -166,20 +172,20 @@ class Settings:
             options = None
         if not isinstance(options, dict):
             raise InputError(f"is {shown(text)}; valid: a JSON object of arguments")
+        self.over_backend = options.get("backend") is not None
         self.make_torch_hook = _torch_hook(options)
-        if self.make_torch_hook is None:
-            self.protocol = options.pop("protocol", self.protocol)
-            for option in fields(self):
-                json_type = _json_type(option.type)
-                if json_type is not None and option.name in options:
-                    value = _checked(option.name, options.pop(option.name), json_type)
-                    setattr(self, option.name, value)
-            own = [option.name for option in fields(self) if _json_type(option.type) is not None]
-            preset_name = self.protocol if isinstance(self.protocol, str) else ""
-            valid = [*own, *(settings(preset_name) if preset_name in PRESETS else ())]
-            unknown = [key for key in options if key not in valid]
-            if unknown and preset_name in PRESETS:  # else the next check says more
-                raise InputError(f"{unknown[0]!r} is no option; {one_of(unknown[0], valid)}")
+        self.protocol = options.pop("protocol", self.protocol)
+        for option in fields(self):
+            json_type = _json_type(option.type)
+            if json_type is not None and option.name in options:
+                value = _checked(option.name, options.pop(option.name), json_type)
+                setattr(self, option.name, value)
+        own = [option.name for option in fields(self) if _json_type(option.type) is not None]
+        preset_name = self.protocol if isinstance(self.protocol, str) else ""
+        valid = [*own, *(settings(preset_name) if preset_name in PRESETS else ())]
+        unknown = [key for key in options if key not in valid]
+        if unknown and preset_name in PRESETS:  # else the next check says more
+            raise InputError(f"{unknown[0]!r} is no option; {one_of(unknown[0], valid)}")
         return options
 
     def _resolve_protocol(self, **preset_options: Any) -> None:
@@ -319,14 +325,17 @@ def require_equal(
 
 def _torch_hook(options: dict[str, Any]) -> Callable[[dist.ProcessGroup], Hook] | None:
     """Takes all that is about a hook of PyTorch's out of the options; None where it is ours."""
-    name = options.pop("hook", OURS)
+    name, backend = options.pop("hook", OURS), options.pop("backend", None)
+    if name not in (OURS, *HOOKS):
+        raise InputError(f"hook is {shown(name)}; {one_of(str(name), [OURS, *HOOKS])}")
+    if not (backend is None or (backend == BACKEND and name in CARRIED)):
+        valid = f"{BACKEND}, with {' or '.join(CARRIED)}"
+        raise InputError(f"backend is {shown(backend)} with the hook {name}; valid: {valid}")
     if name == OURS:
         return None
-    if name not in HOOKS:
-        raise InputError(f"hook is {shown(name)}; {one_of(str(name), [OURS, *HOOKS])}")
     make, defaults = HOOKS[name]
     own = {key: _checked(key, options.pop(key, value), int) for key, value in defaults.items()}
-    if options:
+    if options and backend is None:
         valid = ", ".join(defaults) or "nothing"
         raise InputError(f"the hook {name} has no {next(iter(options))!r}; valid: {valid}")
     return lambda group: make(group, **own)

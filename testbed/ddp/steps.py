@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from testbed.ddp.endpoint_thread import Part
 from testbed.ddp.exchange import Bucket, Exchange, Opening, Plan, opening_of_others
 from testbed.ddp.meeting import STORE, Rendezvous
 from testbed.ddp.report import BucketReport, StepReport, bucket_report, open_logs
-from testbed.ddp.settings import Settings, require_equal
+from testbed.ddp.settings import BACKEND, Settings, require_equal
 from testbed.shared.input_error import InputError, shown
 from testbed.training.detector import Observation
 from testbed.training.filling import mean_into
@@ -162,7 +162,7 @@ class Steps(Settings):
         rendezvous = self._rendezvous
         self._log, self._announcer = open_logs(rendezvous.rank, rendezvous.number_of)
         make = self.make_torch_hook
-        self._torch_hook = None if make is None else make(self._rendezvous.group)
+        self._torch_hook = None if make is None else make(self._group_of_torch_hook())
         self._residuals = Residuals()
         self._pinned: dict[int, torch.Tensor] = {}
         self._exchange: Exchange | None = None
@@ -179,6 +179,20 @@ class Steps(Settings):
         if not self._idle:
             self._rendezvous.meet()
             atexit.register(self.close)
+
+    def _group_of_torch_hook(self) -> dist.ProcessGroup:
+        """Returns the script's, or one of the same ranks that the transport carries."""
+        group = self._rendezvous.group
+        if not self.over_backend or dist.get_backend(group) == BACKEND:
+            return group
+        options = {option.name: getattr(self, option.name) for option in fields(Settings)}
+        settings = Settings(**{**options, "timeout_s": self._rendezvous.timeout_s})
+        ranks = dist.get_process_group_ranks(group)
+        made = dist.new_group(
+            ranks, backend=BACKEND, pg_options=settings, use_local_synchronization=True
+        )
+        assert isinstance(made, dist.ProcessGroup)
+        return made
 
     @property
     def _idle(self) -> bool:
@@ -374,9 +388,9 @@ class Steps(Settings):
             taken.report = bucket_report(taken.index, taken.gradient, taken.done, wait_s)
             self._changed.notify_all()
 
-    def _await(self, buckets: Sequence[_Bucket]) -> None:
+    def _await(self, buckets: Sequence[_Bucket], since_s: float | None = None) -> None:
         """Returns when these have their means; raises the first error instead."""
-        began_s = time.monotonic()
+        began_s = time.monotonic() if since_s is None else since_s
         for bucket in buckets if self._torch_hook is not None else ():
             bucket.future.wait()
             self._arrived(bucket)
@@ -390,10 +404,10 @@ class Steps(Settings):
 
     # The step ends.
 
-    def _end_step(self) -> None:
+    def _end_step(self, last_s: float | None = None) -> None:
         """Waits for all buckets: DDP would do so next, and could not tell why one did not come."""
         self._announcer.all_posted()
-        self._await(self._buckets)
+        self._await(self._buckets, last_s)
         self._announcer.end()
         if not self._idle:
             self._keep_residuals()

@@ -1,7 +1,8 @@
 """`torchrun`: a training script of a user's own, each rank a program with torchrun's environment.
 
 What an arm changes goes to the hook `testbed.ddp.BoundedLoss` through the variable BOUNDED_LOSS.
-To add one of PyTorch's hooks: a line in `testbed.ddp.settings`, and one in `HOOKS` here.
+To add one of PyTorch's hooks: a line in `testbed.ddp.settings`, and one in `HOOKS` here. With
+`backend` its collectives go over our transport, so such an arm has the keys of both.
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
     "fp16_compress": (),
     "powerSGD": ("rank", "from_step"),
 }
+CARRIED = ("fp16_compress", "powerSGD")  # those that the backend may carry
+_OF_TRANSPORT = ("protocol", "rate_bps", "insecure")
 _OF_OURS = (
-    *("protocol", "mode", "collective", "filling", "rate_bps", "insecure"),
-    *("late_share", "min_ranks"),
+    *_OF_TRANSPORT,
+    *("mode", "collective", "filling", "late_share", "min_ranks"),
 )
 _OF_ALL = ("hook", "args", "congestion_control")
 
@@ -121,7 +124,11 @@ class TorchrunArm(AnyArm):
     """
 
     hook: Hook = Field(
-        default="bounded-loss", description="what averages: ours, or one of PyTorch's over Gloo"
+        default="bounded-loss", description="what averages: ours, or one of PyTorch's"
+    )
+    backend: Literal["bounded"] | None = optional(
+        "of `fp16_compress` and `powerSGD`: their collectives over our transport, with a "
+        "`protocol`, of which nothing is lost; none: over Gloo"
     )
     args: Arguments | None = optional("in place of the workload's")
     protocol: str | None = _ours("a preset; none: what the script names, without settings of it")
@@ -146,17 +153,36 @@ class TorchrunArm(AnyArm):
         "of `powerSGD`: where it begins to compress", ge=2, le=1_000_000
     )
     congestion_control: str | None = optional(
-        "of PyTorch's hooks the kernel's, for all TCP of the hosts"
+        "of PyTorch's hooks over Gloo the kernel's, for all TCP of the hosts"
     )
 
     @property
     def is_ours(self) -> bool:
         return self.hook == OURS
 
+    @property
+    def _is_carried(self) -> bool:
+        """Tell whether our transport carries it."""
+        return self.is_ours or self.backend is not None
+
+    @property
+    def _own_keys(self) -> tuple[str, ...]:
+        if self.is_ours:
+            return _OF_OURS
+        carried = ("backend",) if self.hook in CARRIED else ()
+        return (*HOOKS[self.hook], *carried, *(_OF_TRANSPORT if self.backend else ()))
+
     @model_validator(mode="after")
     def _keys_fit_the_hook(self) -> TorchrunArm:
-        if not self.is_ours:
-            valid, words = [*_OF_ALL, *HOOKS[self.hook]], f"hook {self.hook!r} has no such key"
+        if self.backend is not None:
+            if self.hook not in CARRIED:
+                words = f"{self.backend!r}: valid: with the hook {' or '.join(CARRIED)}"
+                raise problems.raised([Problem(("backend",), words)])
+            if self.protocol is None:
+                words = "missing, and backend needs it; valid: a preset, such as none"
+                raise problems.raised([Problem(("protocol",), words, problems.MISSING)])
+        if not self._is_carried:
+            valid, words = [*_OF_ALL, *self._own_keys], f"hook {self.hook!r} has no such key"
         elif self.protocol is None:
             valid, words = ["hook", "args", *_OF_OURS], "unknown key without a protocol"
         else:
@@ -164,13 +190,13 @@ class TorchrunArm(AnyArm):
                 settings = presets.settings(self.protocol)
             except ValueError as error:
                 raise problems.raised([Problem(("protocol",), str(error))]) from None
-            valid = [*dict.fromkeys((*_OF_ALL, *_OF_OURS, *settings))]
+            valid = [*dict.fromkeys((*_OF_ALL, *self._own_keys, *settings))]
             words = f"protocol {self.protocol!r} has no such key"
         words += f"; valid: {', '.join(valid)}"
         keys = (*self.model_fields_set, *(self.model_extra or {}))
         if unknown := [Problem((k,), words, problems.UNKNOWN) for k in keys if k not in valid]:
             raise problems.raised(unknown)
-        if not self.is_ours:
+        if not self._is_carried:
             if not re.fullmatch(r"\w{1,15}", self.congestion_control or "cubic"):
                 words = f"{shown(self.congestion_control)}: valid: a name that the kernel knows"
                 raise problems.raised([Problem(("congestion_control",), words)])
@@ -193,9 +219,9 @@ class TorchrunArm(AnyArm):
 
     @property
     def _of_hook(self) -> dict[str, Any]:
-        keys = _OF_OURS if self.is_ours else ("hook", *HOOKS[self.hook])
+        keys = self._own_keys if self.is_ours else ("hook", *self._own_keys)
         own = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
-        return {**own, **self._options} if self.is_ours else own
+        return {**own, **self._options} if self._is_carried else own
 
     def applied(
         self,
@@ -212,8 +238,8 @@ class TorchrunArm(AnyArm):
             words = f"{self.min_ranks}: valid: 1 to {len(hosts)}, the number of ranks"
             raise problems.raised([Problem(("min_ranks",), words)])
         hook, data_ports = self._of_hook, _CHOSEN_BY_KERNEL
-        if self.is_ours:
-            # Behind the ports of control messages, which a loss spares, come those of data.
+        if self._is_carried:
+            # Above the ports of control messages, which a loss spares, come those of data.
             fixed = {"port": DATA_PORTS[0] - 1, "segmentation": False}
             if self.protocol is not None and self.rate_bps is None and self._preset().needs_rate:
                 hook["rate_bps"] = math.floor(_PACE * link_rate_bps)
@@ -235,7 +261,7 @@ class TorchrunArm(AnyArm):
                 "run": [workload.python, "-u", workload.script, *arguments],
                 "time_limit_s": workload.time_limit_s,
                 "may_be_killed": self.min_ranks is not None and rank > 0,
-                "congestion_control": None if self.is_ours else self.congestion_control,
+                "congestion_control": None if self._is_carried else self.congestion_control,
                 "environment": shared
                 | {"RANK": str(rank), "LOCAL_RANK": "0", "GROUP_RANK": str(rank)},
             }

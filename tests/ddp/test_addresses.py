@@ -91,7 +91,8 @@ def test_ports_must_be_free_of_both_kinds(kind):
         if kind == socket.SOCK_STREAM:
             taken.listen()
         assert hold(first, 3) == f"port {first + 2} of 127.0.0.1 is taken; valid: a free one"
-    assert hold(65535, 3) == "port is 65535, and 3 are needed; valid: up to 65533"
+    for first in (65535, 0):
+        assert hold(first, 3) == f"port is {first}, and 3 are needed; valid: 1 to 65533"
 
 
 def test_what_is_wrong_beside_a_taken_port_is_named():
@@ -138,6 +139,24 @@ def test_ports_are_held_until_all_ranks_have_theirs():
     first = control[0]
     assert (control, data) == ([first, 47000], [first + 1, 47002])
     assert hold(first, 2) == ""
+
+
+def test_exchanges_and_ranks_of_a_machine_share_a_fixed_port():
+    near, far = "10.0.0.1", "10.0.0.2"
+
+    def ports(rank, addresses, port=47100):
+        rendezvous: Any = object.__new__(meeting.Rendezvous)
+        rendezvous.rank, rendezvous.world, rendezvous.addresses = rank, len(addresses), addresses
+        rendezvous._settings = Settings(port=port)
+        first = rendezvous._fixed_ports
+        assert rendezvous._fixed_ports == first  # an exchange that is opened anew stays there
+        return first
+
+    # Control messages at the port and below; data above, in a row for each rank.
+    assert ports(1, [near, near, far]) == (47099, 47103)
+    assert ports(0, [near, near, far]) == (47098, 47105)
+    assert ports(0, [near, far]) == (47096, 47109)
+    assert ports(0, [near, far], 47200) == (47200, 47201)
 
 
 def beyond(rank, interface, collective):

@@ -1,6 +1,9 @@
 """The c10d backend `bounded`: collectives, and DDP and PyTorch's own hooks over it."""
 
+import contextlib
 import itertools
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -17,10 +20,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from testbed.ddp import InputError, PeerLost, Settings
+from testbed.ddp import BoundedLoss, InputError, PeerLost, Settings, meeting
 from testbed.ddp.backend import BoundedProcessGroup, register
 from testbed.ddp.endpoint_thread import POLL_S
-from tests.ddp.ranks import die, drawn, launch, model, train, values, weights, wrapped
+from tests.ddp.ranks import die, drawn, last, launch, model, train, values, weights, wrapped
 
 STEPS = 6
 
@@ -59,6 +62,53 @@ def test_ddp_and_the_hooks_of_pytorch_train_as_over_gloo():
         # It approximates: closer than the training moved the weights, and not the same.
         moved = np.abs(gloo["none"] - weights(model())).max()
         assert 0 < np.abs(ours["powerSGD"] - gloo["none"]).max() < moved
+
+
+def chosen_outside(rank, options, script):
+    """Trains a script's `BoundedLoss`, for which the environment chooses; returns the weights.
+
+    With them, the ports at which this rank's two channels of the backend expect data.
+    """
+    os.environ["BOUNDED_LOSS"] = json.dumps(options)
+    group = dist.new_group(backend=script)
+    ddp = wrapped(model(), process_group=group)
+    state = BoundedLoss(group=group, timeout_s=60)
+    ddp.register_comm_hook(state, state.hook)
+    train(ddp, STEPS - 1, rank)
+    time.sleep(0.5 * (rank == 1))
+    train(ddp, 1, rank, first=STEPS - 1)
+    channels = [
+        channel
+        for group in dist.distributed_c10d._world.pg_map
+        if isinstance(group, BoundedProcessGroup)
+        for channel in group._channels.values()
+    ]
+    meetings = [channel._rendezvous for channel in channels]
+    ports = [one._fixed_ports[1] for one in meetings if one is not None]
+    assert all(channel._settings.timeout_s == 60 for channel in channels)
+    assert last(state).carried_by == "process group"
+    assert rank == 1 or last(state).wait_s > 0.3  # for rank 1, which came late
+    state.close()
+    return weights(ddp), ports
+
+
+@pytest.mark.parametrize(
+    ("hook", "script", "channels"),
+    [("powerSGD", "gloo", 2), ("powerSGD", "bounded", 2), ("fp16_compress", "gloo", 1)],
+)
+def test_the_environment_puts_a_hook_of_pytorch_over_it(hook, script, channels):
+    with contextlib.ExitStack() as held:
+        port = meeting.hold_free_ports(held, "127.0.0.1", 20) + 6
+    options: dict[str, Any] = {"hook": hook, "backend": "bounded", "protocol": "none"}
+    options |= {"port": port, "timeout_s": 60}
+    of_hook = {"rank": 2, "from_step": 2} if hook == "powerSGD" else {}
+    outcomes = values(launch(chosen_outside, 3, options=options | of_hook, script=script))
+    plain = values(launch(chosen_outside, 3, options={"hook": "gloo"}, script="gloo"))
+    for rank, (ours, ports) in enumerate(outcomes):
+        assert np.array_equal(ours, outcomes[0][0])
+        np.testing.assert_allclose(ours, plain[0][0], atol=0.05 if of_hook else 1e-3)
+        # Three ranks of a machine: two data ports each, and then those of the next channel.
+        assert ports == [port + 1 + 6 * number + 2 * rank for number in range(channels)]
 
 
 def collectives(rank):

@@ -45,6 +45,17 @@ def test_arguments_and_settings_of_the_preset_are_replaced(monkeypatch):
     assert changed(settings) == {"protocol", "mode", "rate_bps"}
 
 
+def test_a_hook_over_the_backend_has_options_of_both(monkeypatch):
+    options = {"hook": "powerSGD", "rank": 2, "backend": "bounded", "port": 46999}
+    options |= {"protocol": "none", "congestion_control": "bbr"}
+    monkeypatch.setenv(ENVIRONMENT, json.dumps(options))
+    settings = Settings(rate_bps=1e6)
+    assert settings.make_torch_hook is not None
+    assert settings.over_backend
+    assert settings.protocol_config == preset("none", congestion_control="bbr")
+    assert (settings.port, changed(settings)) == (46999, {"protocol", "port"})
+
+
 def test_what_is_not_named_stays(monkeypatch):
     monkeypatch.setenv(ENVIRONMENT, '{"port": 46999}')
     protocol = preset("dblp", low=0.1)
@@ -70,6 +81,19 @@ def test_a_scaler_is_whatever_has_a_scale():
         ('{"hook": "glo"}', "BOUNDED_LOSS: hook is 'glo'; valid: bounded-loss, gloo, fp16_"),
         ('{"hook": "gloo", "rank": 2}', "BOUNDED_LOSS: the hook gloo has no 'rank'; valid: noth"),
         ('{"hook": "powerSGD", "rank": 1.5}', "BOUNDED_LOSS: rank is 1.5; valid: a whole number"),
+        ('{"backend": "bounded"}', "BOUNDED_LOSS: backend is 'bounded' with the hook bounded-loss"),
+        (
+            '{"hook": "gloo", "backend": "bounded"}',
+            "BOUNDED_LOSS: backend is 'bounded' with the hook gloo; valid: bounded, with fp16_comp",
+        ),
+        (
+            '{"hook": "powerSGD", "backend": "gloo"}',
+            "BOUNDED_LOSS: backend is 'gloo' with the hook powerSGD; valid: bounded, with fp16_",
+        ),
+        (
+            '{"hook": "powerSGD", "backend": "bounded", "ranks": 2}',
+            "BOUNDED_LOSS: 'ranks' is no option; valid: protocol, collecti",
+        ),
         ('{"rate_bsp": 5e7}', "BOUNDED_LOSS: 'rate_bsp' is no option; valid: protocol, "),
         ('{"protocol": "dblpp"}', "BOUNDED_LOSS: protocol: unknown protocol 'dblpp'; valid: dbl"),
         ('{"protocol": 3}', "BOUNDED_LOSS: protocol is 3; valid: a preset's name or"),

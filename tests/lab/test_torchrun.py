@@ -1,12 +1,16 @@
 """The example script, unchanged, in a lab's hosts: ours and Gloo, whose steps are rounds."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import polars
 import pytest
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.utils import rdpcap
 
-from tests.lab.conftest import SMALL
+from tests.lab.conftest import SMALL, Results
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host"), pytest.mark.timeout(300)]
 
@@ -16,31 +20,35 @@ ROUNDS = 8
 GRADIENT_BYTES = 4 * (8 * 10 + 16 * (8 * 9 + 1) + 128 * (256 + 1) + 10 * (128 + 1))
 
 
-@pytest.fixture
-def trained(run_small, monkeypatch):
-    """Runs the script on two hosts, or more, with a loss in two of the rounds."""
+def experiment(
+    leg: str,
+    workers: int = 1,
+    further: tuple[dict, ...] = (),
+    script: Path = SCRIPT,
+    words: str = "",
+    **arms: dict[str, object],
+) -> dict[str, Any]:
+    """The script on two hosts, or more, with a loss in two of the rounds."""
+    words = words or f"--epochs 1 --images {ROUNDS * 32 * (workers + 1)} --width 8"
+    loss = {"name": "a loss", "kind": "loss", "host": "server", "leg": leg, "q": 0.3}
+    return {
+        "rounds": ROUNDS,
+        "topology": {**SMALL["topology"], "workers": workers},
+        "workload": {"kind": "torchrun", "script": str(script), "args": words},
+        "impairments": [{**loss, "rounds": [3, 5], "duration_s": 0.05}, *further],
+        "arms": arms,
+    }
+
+
+@pytest.fixture(autouse=True)
+def _no_training(monkeypatch):
     for key in ("training", "transport"):
         monkeypatch.delitem(SMALL, key)
 
-    def run(
-        leg: str,
-        workers: int = 1,
-        further: tuple[dict, ...] = (),
-        script: Path = SCRIPT,
-        words: str = "",
-        **arms: dict[str, object],
-    ):
-        words = words or f"--epochs 1 --images {ROUNDS * 32 * (workers + 1)} --width 8"
-        loss = {"name": "a loss", "kind": "loss", "host": "server", "leg": leg, "q": 0.3}
-        return run_small(
-            rounds=ROUNDS,
-            topology={**SMALL["topology"], "workers": workers},
-            workload={"kind": "torchrun", "script": str(script), "args": words},
-            impairments=[{**loss, "rounds": [3, 5], "duration_s": 0.05}, *further],
-            arms=arms,
-        )
 
-    return run
+@pytest.fixture
+def trained(run_small):
+    return lambda leg, **more: run_small(**experiment(leg, **more))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +85,32 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
         transfers = results.events(f"transfers-{host}", "mine")
         steps = {transfer["round"] for transfer in transfers}
         assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
+
+
+def test_a_hook_of_pytorch_over_the_backend_sends_datagrams_in_both_channels(command, tmp_path):
+    arm = {"hook": "powerSGD", "rank": 2, "from_step": 2, "backend": "bounded"}
+    arm |= {"protocol": "none", "congestion_control": "bbr"}
+    process = command("--pcap", "server", **experiment("round", mine=arm))
+    output, _ = process.communicate(timeout=200)
+    results = Results(process.returncode, output, tmp_path / "out")
+    results.assert_trained()
+    assert [row["round"] for row in results.events("rounds", "mine")] == list(range(ROUNDS))
+    ends = [event for event in results.events("impairments", "mine") if event["action"] == "end"]
+    assert all(end["met"] > 0 for end in ends) and sum(end["dropped"] for end in ends) > 0
+    sent_bytes: Counter[int] = Counter()  # by the lower port; 0 is all of TCP
+    for packet in rdpcap(str(results.run("mine") / "pcap" / "server.pcap")):
+        if UDP in packet:
+            ports = {packet[UDP].sport, packet[UDP].dport}
+            sent_bytes[next(iter(ports & {47000, 47001}), -1)] += packet[UDP].len
+        elif TCP in packet:
+            sent_bytes[0] += packet[IP].len
+    # Half of all is averaged at each end, so all goes there and back. Whole gradients and rank-one
+    # tensors are in the first channel; the callbacks have the second one, for both factors.
+    factors = 2 * 4 * ((8 + 9) + (16 + 72) + (128 + 256) + (10 + 128))
+    assert sent_bytes[47000] > 2 * 2 * GRADIENT_BYTES
+    assert sent_bytes[47001] > (ROUNDS - 2) * 2 * factors
+    # Gloo has what DistributedDataParallel shares when it begins: the weights, once.
+    assert sent_bytes[0] < 2 * GRADIENT_BYTES
 
 
 def test_a_script_trains_a_data_set_of_the_lab_by_the_runs_seed(trained):

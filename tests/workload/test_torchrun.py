@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 
@@ -65,26 +65,36 @@ def test_hosts_are_in_the_order_of_ranks(tmp_path: Path) -> None:
 
 
 def test_arms_swap_the_hook_and_its_settings(tmp_path: Path) -> None:
-    arms = {
+    arms: dict[str, dict[str, Any]] = {
         "as-it-is": {},
         "dblp": {"protocol": "dblp", "low": 0.01, "rate_bps": "48Mbit", "mode": "bounded"},
         "gloo": {"hook": "gloo", "congestion_control": "cubic", "args": []},
         "power": {"hook": "powerSGD", "rank": 4},
+        "sgd-over-ours": {
+            "hook": "powerSGD",
+            "rank": 2,
+            "backend": "bounded",
+            "protocol": "none",
+            "congestion_control": "bbr",
+        },
     }
-    plain, ours, gloo, power = load(tmp_path, arms=arms)
+    plain, ours, gloo, power, over_ours = load(tmp_path, arms=arms)
     assert hook_settings(plain) == OURS
     own = {"protocol": "dblp", "low": 0.01, "rate_bps": 48e6, "mode": "bounded"}
     assert hook_settings(ours) == {**OURS, **own}
     assert hook_settings(gloo) == {"hook": "gloo"}
     assert hook_settings(power) == {"hook": "powerSGD", "rank": 4}
+    assert hook_settings(over_ours) == {**OURS, **arms["sgd-over-ours"]}
     assert programs(gloo)[0]["run"][3:] == []
     controls = [
-        {program["congestion_control"] for program in programs(run)} for run in (ours, gloo)
+        {program["congestion_control"] for program in programs(run)}
+        for run in (ours, gloo, over_ours)
     ]
-    assert controls == [{None}, {"cubic"}]
+    assert controls == [{None}, {"cubic"}, {None}]
     assert not any("may_be_killed" in program for program in programs(ours))
     # A loss hits each arm's data and spares our control messages.
-    assert ours.config()["workload"]["data_ports"] == [47000, 47999]
+    for run in (ours, over_ours):
+        assert run.config()["workload"]["data_ports"] == [47000, 47999]
     assert gloo.config()["workload"]["data_ports"] == [32768, 60999]
 
 
@@ -96,11 +106,16 @@ def test_a_fixed_rate_follows_the_slowest_link(tmp_path: Path) -> None:
         "kernel": {"protocol": "tcp-reno"},
         "script": {},
         "gloo": {"hook": "gloo"},
+        "fp16": {"hook": "fp16_compress", "backend": "bounded", "protocol": "dblp"},
     }
     topology = {"name": "star", "workers": 2, "rate_bps": "50Mbit"}
     runs = load(tmp_path, arms=arms, topology=topology)
     rates = {run.arm: hook_settings(run).get("rate_bps") for run in runs}
-    assert rates == {**dict.fromkeys(arms), "dblp": 48_500_000, "own": 1e6}
+    assert rates == {
+        **dict.fromkeys(arms),
+        **dict.fromkeys(("dblp", "fp16"), 48_500_000),
+        "own": 1e6,
+    }
     topology["links"] = {"worker-2--s1": {"rate_bps": "20Mbit", "queue_bytes": 40_000}}
     (run,) = load(
         tmp_path,
@@ -134,6 +149,8 @@ def test_the_names_are_those_of_the_hook() -> None:
     assert hooks == [settings.OURS, *settings.HOOKS]
     assert hooks == list(get_args(TorchrunArm.model_fields["hook"].annotation))
     assert set(torchrun._OF_OURS) <= {field.name for field in dataclasses.fields(BoundedLoss)}
+    assert list(torchrun.CARRIED) == settings.CARRIED
+    assert get_args(TorchrunArm.model_fields["backend"].annotation)[0] == Literal[settings.BACKEND]
     for name, keys in torchrun.HOOKS.items():
         assert keys == tuple(settings.HOOKS[name][1])
     assert torchrun.HOOK_ENVIRONMENT == settings.ENVIRONMENT
@@ -173,6 +190,33 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
     "protocol: hook 'gloo' has no such key; valid: hook, args, congestion_control": {
         "hook": "gloo",
         "protocol": "dblp",
+    },
+    "backend: 'bounded': valid: with the hook fp16_compress or powerSGD": {
+        "hook": "gloo",
+        "backend": "bounded",
+        "protocol": "none",
+    },
+    "backend: 'bounded': valid: with the hook fp16_compress...": {"backend": "bounded"},
+    "backend: 'gloo'; valid: bounded": {"hook": "powerSGD", "backend": "gloo"},
+    "protocol: missing, and backend needs it; valid: a preset, such as none": {
+        "hook": "powerSGD",
+        "backend": "bounded",
+    },
+    "mode: protocol 'none' has no such key; valid: ...": {
+        "hook": "powerSGD",
+        "backend": "bounded",
+        "protocol": "none",
+        "mode": "bounded",
+    },
+    "rank: protocol 'none' has no such key; valid: ...": {
+        "hook": "fp16_compress",
+        "backend": "bounded",
+        "protocol": "none",
+        "rank": 2,
+    },
+    "protocol: hook 'powerSGD' has no such key; valid: ..., backend": {
+        "hook": "powerSGD",
+        "protocol": "none",
     },
     "congestion_control: 'bbr:gain=2': valid: a name that the kernel knows": {
         "hook": "gloo",
