@@ -46,10 +46,9 @@ Hook = Literal["bounded-loss", "gloo", "fp16_compress", "powerSGD"]
 # The keys of an arm that mean something to each of PyTorch's hooks.
 HOOKS: Mapping[str, tuple[str, ...]] = {
     "gloo": (),
-    "fp16_compress": (),
-    "powerSGD": ("rank", "from_step"),
+    "fp16_compress": ("backend",),
+    "powerSGD": ("rank", "from_step", "backend"),
 }
-CARRIED = ("fp16_compress", "powerSGD")  # those that the backend may carry
 _OF_TRANSPORT = ("protocol", "rate_bps", "insecure")
 _OF_OURS = (
     *_OF_TRANSPORT,
@@ -163,26 +162,21 @@ class TorchrunArm(AnyArm):
     @property
     def _is_carried(self) -> bool:
         """Tell whether our transport carries it."""
-        return self.is_ours or self.backend is not None
+        return self.is_ours or (self.backend is not None and "backend" in HOOKS[self.hook])
 
     @property
     def _own_keys(self) -> tuple[str, ...]:
         if self.is_ours:
             return _OF_OURS
-        carried = ("backend",) if self.hook in CARRIED else ()
-        return (*HOOKS[self.hook], *carried, *(_OF_TRANSPORT if self.backend else ()))
+        return (*HOOKS[self.hook], *(_OF_TRANSPORT if self._is_carried else ()))
 
     @model_validator(mode="after")
     def _keys_fit_the_hook(self) -> TorchrunArm:
-        if self.backend is not None:
-            if self.hook not in CARRIED:
-                words = f"{self.backend!r}: valid: with the hook {' or '.join(CARRIED)}"
-                raise problems.raised([Problem(("backend",), words)])
-            if self.protocol is None:
-                words = "missing, and backend needs it; valid: a preset, such as none"
-                raise problems.raised([Problem(("protocol",), words, problems.MISSING)])
         if not self._is_carried:
-            valid, words = [*_OF_ALL, *self._own_keys], f"hook {self.hook!r} has no such key"
+            valid, words = [*_OF_ALL, *HOOKS[self.hook]], f"hook {self.hook!r} has no such key"
+        elif self.protocol is None and not self.is_ours:
+            words = "missing, and backend needs it; valid: a preset, such as none"
+            raise problems.raised([Problem(("protocol",), words, problems.MISSING)])
         elif self.protocol is None:
             valid, words = ["hook", "args", *_OF_OURS], "unknown key without a protocol"
         else:
