@@ -35,6 +35,10 @@ def hooked(hook, group):
     elif hook == "powerSGD":
         state = powerSGD_hook.PowerSGDState(group, 2, start_powerSGD_iter=2, min_compression_rate=1)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif hook == "environment":
+        os.environ["BOUNDED_LOSS"] = '{"hook": "powerSGD", "from_step": 2, "backend": "bounded"}'
+        ours = BoundedLoss(group=group)
+        ddp.register_comm_hook(ours, ours.hook)
     return ddp
 
 
@@ -267,7 +271,7 @@ def killed_at_work(rank, hook):
     return lines, time.monotonic() - began_s
 
 
-@pytest.mark.parametrize("hook", ["none", "fp16", "powerSGD"])
+@pytest.mark.parametrize("hook", ["none", "fp16", "powerSGD", "environment"])
 def test_a_rank_that_dies_is_named(hook):
     for lines, took_s in values(
         launch(killed_at_work, 3, backend="bounded", killed={1}, hook=hook)
