@@ -27,9 +27,7 @@ from testbed.run import planning, requirements, runner
 from testbed.run.runner import OnProgress, Outcome
 from testbed.shared import run_directory
 from testbed.shared.input_error import InputError
-from testbed.training import datasets, prerequisites
-from testbed.training.datasets import DatasetParameters
-from testbed.workload.torchrun import Torchrun
+from testbed.training import prerequisites
 
 if TYPE_CHECKING:
     from testbed.cluster.scheduler import Scheduler
@@ -156,27 +154,21 @@ def fetch_prerequisites(runs: Sequence[Run], console: Console) -> None:
 
     needs = [run.training_need for run in runs if run.experiment.trains]
     try:
-        for dataset in (*(need.training.dataset for need in needs), *_of_scripts(runs)):
-            package = dataset.package
-            if package is not None and package.is_to_be_installed():
-                say(console, f"installing Debian's package {package.name}")
-                requirements.install_package(package)
+        for package in requirements.packages_to_install(runs):
+            say(console, f"installing Debian's package {package.name}")
+            requirements.install_package(package)
         prerequisites.prepare(needs, report)
-        for run in runs:
-            if not run.experiment.trains:
-                programs = run.config()["workload"]["programs"]
-                if missing := requirements.missing_program(programs, run.folder):
-                    raise InputError(f"workload.programs: {missing}")
+        others = [run for run in runs if not run.experiment.trains]
+        of_scripts = {data.name: data for run in others for _, data in requirements.data_of(run)}
+        for name, data in of_scripts.items():
+            data.prepare(None, functools.partial(report, name))
+            data.load(None)  # which says what is wrong with its files
+        for run in others:
+            programs = run.config()["workload"]["programs"]
+            if missing := requirements.missing_program(programs, run.folder):
+                raise InputError(f"workload.programs: {missing}")
     except InputError as error:
         raise InputError(f"{runs[0].source}: {error}") from error
-
-
-def _of_scripts(runs: Sequence[Run]) -> Iterator[DatasetParameters]:
-    """Yield the data sets that scripts for torchrun load."""
-    for run in runs:
-        workload = run.experiment.workload
-        for name in workload.datasets if isinstance(workload, Torchrun) else ():
-            yield datasets.parameters(name)
 
 
 def _verdict(results: Path, run: Run) -> str:

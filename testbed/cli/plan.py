@@ -148,6 +148,8 @@ def show(chosen: Chosen, console: Console) -> None:
         remarks += planning.check(results, runs)
     except InputError as error:  # of results that lie there; the plan itself can be shown
         remarks.append(f"not to be executed: {error}")
+    for package in requirements.packages_to_install(runs):
+        remarks.append(f"./lab run installs Debian's package {package.name}, which is missing")
     show_runs(results, runs, console)
     show_time(results, runs, console)
     if numbers:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal, Protocol, get_args, get_origin
+from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin
 
 import torch
 import torch.distributed as dist
@@ -147,11 +147,12 @@ class Settings:
     phase: str | Detector | None = None
     returns: Return | None = None
     scaler: Scaler | None = None
+    _environment: ClassVar[Mapping[str, str]] = os.environ
 
     def __post_init__(self) -> None:
         self.make_torch_hook: Callable[[dist.ProcessGroup], Hook] | None = None  # replaces ours
         self.over_backend = False  # that one
-        text = os.environ.get(ENVIRONMENT)
+        text = self._environment.get(ENVIRONMENT)
         try:
             preset_options = {} if text is None else self._replaced_by(text)
             self._resolve_protocol(**preset_options)
@@ -308,6 +309,15 @@ class Settings:
             **{key.name: str(getattr(self, key.name)) for key in fields(self) if key.metadata},
             "phase": "None" if self.detector is None else type(self.detector).__name__,
         }
+
+
+def check(text: str) -> None:
+    """Raises what a `BoundedLoss()` would where the environment holds this text."""
+
+    class There(Settings):
+        _environment: ClassVar[Mapping[str, str]] = {ENVIRONMENT: text}
+
+    There()
 
 
 def require_equal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import shutil
 import subprocess
@@ -13,10 +14,13 @@ from controllers import impairments
 from testbed.lab.kernel import privileges
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
+from testbed.training import datasets
+from testbed.training.datasets import DatasetParameters
 from testbed.training.datasets.packages import Package
 from testbed.transport.congestion import CONGESTION_CONTROLS
 from testbed.transport.net.tcp import available_congestion_controls
 from testbed.workload import settings as workload
+from testbed.workload.torchrun import HOOK_ENVIRONMENT, Torchrun
 from topologies.settings import MOST_LAB_WORKERS
 
 if TYPE_CHECKING:  # the lab's own process need not import it
@@ -89,7 +93,8 @@ def refuse(runs: Iterable[Run], *, simulated: bool = False) -> None:
         in_lab = () if simulated else _beyond_labs(run)
         files = () if run.experiment.trains else _missing_files(run)
         controls = (f"{key}: {why}" for key, name in _controls(run) if (why := _unknown(name)))
-        if wrong := next(itertools.chain(in_lab, files, controls), ""):
+        wrongs = itertools.chain(in_lab, files, controls, _refused_by_hook(run), _missing_data(run))
+        if wrong := next(wrongs, ""):
             raise InputError(f"{run.source}: {wrong}" if run.source else wrong)
 
 
@@ -111,6 +116,43 @@ def _missing_files(run: Run) -> Iterator[str]:
             if "run" in of_arm.get(program.label, {}):
                 key = f"arms.{run.name_in_file}.{program.label}.run"
             yield f"{key}: {wrong}"
+
+
+def _refused_by_hook(run: Run) -> Iterator[str]:
+    """Yield what a hook refuses of its arm, for a script that names no options itself."""
+    if not isinstance(run.experiment.workload, Torchrun) or not importlib.util.find_spec("torch"):
+        return
+    from testbed.ddp import settings  # imports torch, which takes two seconds
+
+    for text in {program.environment[HOOK_ENVIRONMENT] for program in run.programs.programs}:
+        try:
+            settings.check(text)
+        except InputError as error:
+            why = str(error).removeprefix(f"{HOOK_ENVIRONMENT}: ")
+            yield f"arms.{run.name_in_file}: {why}"
+
+
+def data_of(run: Run) -> Iterator[tuple[str, DatasetParameters]]:
+    """Yield the data sets that a run reads, with the keys that name them."""
+    section = run.experiment.workload
+    if run.experiment.trains:
+        yield "training.dataset", run.experiment.training.dataset
+    for name in section.datasets if isinstance(section, Torchrun) else ():
+        yield "workload.datasets", datasets.parameters(name)
+
+
+def packages_to_install(runs: Iterable[Run]) -> list[Package]:
+    """Return Debian's packages that `./lab run` installs for the data of these runs."""
+    packages = (dataset.package for run in runs for _, dataset in data_of(run))
+    needed = {p.name: p for p in packages if p is not None and p.is_to_be_installed()}
+    return list(needed.values())
+
+
+def _missing_data(run: Run) -> Iterator[str]:
+    for key, dataset in data_of(run):
+        package = dataset.package
+        if package is not None and not package.is_to_be_installed() and (why := package.missing()):
+            yield f"{key}: {dataset.name}: {why}"
 
 
 def _controls(run: Run) -> Iterator[tuple[str, str]]:

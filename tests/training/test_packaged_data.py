@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from testbed import experiment
-from testbed.cli import execution
+from testbed.cli import execution, plan
 from testbed.experiment import estimates
 from testbed.run import requirements
 from testbed.shared.input_error import InputError
@@ -211,6 +211,47 @@ def test_a_package_that_cannot_be_installed_ends_it_in_one_line(uninstalled, mon
     (tmp_path / "called").unlink()
     monkeypatch.setenv("LAB_DATA", str(tmp_path))  # then nothing is to be installed
     assert prepared(runs) == ""
+    assert not (tmp_path / "called").exists()
+
+
+SCRIPT = {"kind": "torchrun", "script": "train.py", "datasets": ["verses"]}
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("training.dataset", {"training": PAYLOAD}),
+        ("workload.datasets", {"workload": SCRIPT, "arms": {"a": {}}}),
+    ],
+)
+def test_a_folder_without_the_data_is_refused_before_a_run(monkeypatch, tmp_path, key, changes):
+    (tmp_path / "train.py").write_text("pass")
+    runs = experiment.load(write(tmp_path, **changes))
+    requirements.refuse(runs)
+    monkeypatch.setenv("LAB_DATA", str(tmp_path))
+    with pytest.raises(InputError) as error:
+        requirements.refuse(runs)
+    place = f"{runs[0].source}: {key}: verses: {tmp_path}/bible.data: no such file; valid: Debian's"
+    assert str(error.value).startswith(place)
+
+
+def test_data_of_a_script_are_read_before_a_run(monkeypatch, tmp_path):
+    (tmp_path / "train.py").write_text("pass")
+    runs = experiment.load(write(tmp_path, workload=SCRIPT, arms={"a": {}}))
+    (tmp_path / "bible.data").write_bytes(b"another")
+    monkeypatch.setenv("LAB_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"small\.yaml: .*bible\.data: its SHA-256 is"):
+        prepared(runs)
+
+
+def test_a_plan_names_the_package_that_a_run_will_install(uninstalled, tmp_path):
+    runs = uninstalled("exit 1")
+    screen = io.StringIO()
+    chosen = plan.Chosen(results=tmp_path / "runs", selections=[])
+    chosen.as_written = runs
+    plan.show(chosen, Console(file=screen, width=200))
+    said = "./lab run installs Debian's package bible-kjv-text, which is missing"
+    assert said in screen.getvalue().splitlines()
     assert not (tmp_path / "called").exists()
 
 

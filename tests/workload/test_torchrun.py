@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -270,6 +271,38 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     runs = load(tmp_path, workload={**WORKLOAD, "python": "./env/bin/python"})
     with pytest.raises(InputError, match=r"workload\.python: './env/bin/python': no such file"):
         requirements.refuse(runs)
+
+
+WRONG_TOGETHER: dict[str, dict[str, Any]] = {
+    "protocol 'compressed' keeps 0.5 of the chunks and sends int4, with ...'rescale'; valid: ...": {
+        "protocol": "compressed",
+        "filling": "rescale",
+    },
+    "protocol 'dblp' sends int8, with mode 'reliable' ...": {
+        "protocol": "dblp",
+        "codec": "int8",
+        "mode": "reliable",
+    },
+    "late_share is 0.5, mode 'bounded' and filling 'zero'; valid: 0, or ...": {
+        "late_share": 0.5,
+        "filling": "zero",
+    },
+    "protocol mlt: it bounds the loss of each layer, ...": {"protocol": "mlt"},
+    "min_ranks is 2 and collective 'sharded'; valid: ...'server'...": {"min_ranks": 2},
+}
+
+
+@pytest.mark.parametrize(("says", "arm"), WRONG_TOGETHER.items())
+def test_what_the_hook_would_refuse_is_refused_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, arm: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("BOUNDED_LOSS", '{"mode": "local"}')  # the caller's is not the ranks'
+    good = {"protocol": "compressed", "rate_bps": 1e7}
+    requirements.refuse(load(tmp_path, arms={"none": {}, "good": good, "gloo": {"hook": "gloo"}}))
+    with pytest.raises(InputError) as caught:
+        requirements.refuse(load(tmp_path, arms={"good": good, "bad": arm}))
+    line = str(caught.value).removeprefix(f"{tmp_path / 'mine.yaml'}: arms.bad: ")
+    assert re.fullmatch(".*".join(map(re.escape, says.split("..."))), line), line
 
 
 def test_the_schema_for_editors_knows_arms_of_torchrun() -> None:

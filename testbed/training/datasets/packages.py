@@ -20,9 +20,12 @@ class Package:
     sha256: Mapping[str, str]
 
     def is_to_be_installed(self) -> bool:
-        return not os.environ.get(VARIABLE) and not all(
-            self._path(name).is_file() for name in self.sha256
-        )
+        return bool(self.missing()) and not os.environ.get(VARIABLE)
+
+    def missing(self) -> str:
+        """Say which file is not there; empty where all are."""
+        absent = (path for path in map(self._path, self.sha256) if not path.is_file())
+        return next((f"{path}: no such file; {self.advice}" for path in absent), "")
 
     def read(self, name: str) -> bytes:
         """Read a whole file. InputError where it is missing, or not the one that we know."""
