@@ -18,7 +18,7 @@ from testbed.lab import paths
 from testbed.shared.input_error import InputError
 from testbed.training import models
 from testbed.transport import Leg, PayloadLayout, wire
-from testbed.transport.net.tcp import compression_of
+from testbed.transport.chunk_energy import Selection
 
 _LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measured on two cores
 
@@ -26,7 +26,7 @@ _LAB_S = 3.8  # to build a lab, calibrate and leave it: 3.6 to 4.1 s were measur
 class Numbers(NamedTuple):
     """Characteristics of a run; None stands for what the configuration does not determine."""
 
-    chunks: int  # of one transfer
+    chunks: int  # of one transfer, without what `keep` leaves out
     rtt_over_transfer: float
     queue_over_bdp: float | None
     communication_share: float | None  # of an iteration whose computing time is given
@@ -66,7 +66,8 @@ class Prediction:
         self._run, self._experiment = run, run.experiment
         self.layout = _layout(run)
         self._way = _way(self._experiment.topology.model_dump_json())
-        self._whole_bytes = wire.wire_bytes(self.layout.chunk_count, self.layout.chunk_bytes)
+        self._chunks = Selection(run.protocol.keep).count(self.layout)
+        self._sent_bytes = wire.wire_bytes(self._chunks, self.layout.chunk_bytes)
         self._workers, self._rounds = self._experiment.topology.workers, self._experiment.rounds
         self._compute_s = float(getattr(self._experiment.training.pace, "compute_s", 0.0))
 
@@ -77,11 +78,11 @@ class Prediction:
         passes, q = None, max((q for q, _ in self._bursts()), default=0.0)
         if 0 < q < 1 and self._run.protocol.carrier == "udp":
             # ln P / ln q; without tolerance, until none is missing
-            missing = max(self._tolerance(Leg.GATHER), 1 / self.layout.chunk_count)
+            missing = max(self._tolerance(Leg.GATHER), 1 / self._chunks)
             passes = math.ceil(math.log(missing) / math.log(q))
         return Numbers(
-            chunks=self.layout.chunk_count,
-            rtt_over_transfer=way.rtt_s * way.share_bps / (8 * self._whole_bytes),
+            chunks=self._chunks,
+            rtt_over_transfer=way.rtt_s * way.share_bps / (8 * self._sent_bytes),
             queue_over_bdp=way.queue_bytes / bdp_bytes if bdp_bytes else None,
             communication_share=None if is_real else both_s / (both_s + self._compute_s),
             passes=passes,
@@ -104,11 +105,7 @@ class Prediction:
         return self._rounds * (self._compute_s + self.communication_s) + again_s
 
     def _needed_bytes(self, leg: Leg) -> float:
-        compression, sent = compression_of(self._run.protocol), self._run.protocol.keep
-        if compression is not None:
-            whole_bytes = self.layout.chunk_count * self.layout.chunk_bytes
-            sent = compression.size(self.layout) / whole_bytes
-        return sent * (1 - self._tolerance(leg)) * self._whole_bytes
+        return (1 - self._tolerance(leg)) * self._sent_bytes
 
     def _tolerance(self, leg: Leg) -> float:
         return self._run.protocol.policy(leg).tolerance(critical=False)

@@ -43,6 +43,22 @@ def test_numbers_are_those_worked_out_by_hand(tmp_path):
     assert numbers.rtt_over_transfer == 0
 
 
+def test_what_keep_leaves_out_does_not_travel(tmp_path):
+    arms = {name: {"protocol": name, "keep": 0.1} for name in ("dblp", "none", "tcp-cubic")}
+    hit = [{"kind": "loss", "rounds": [3], "q": 0.5, "at_most_s": 600}]
+    delayed = {**STAR, "delay_s": 0.005}
+    numbers = [
+        Prediction(run).numbers
+        for run in load(tmp_path, arms=arms, impairments=hit, topology=delayed)
+    ]
+    kept = 14  # of 139
+    assert [of_arm.chunks for of_arm in numbers] == 3 * [kept]
+    assert numbers[0].rtt_over_transfer == pytest.approx(0.020 * CHUNKS / kept / TRANSFER_S)
+    assert numbers[0].round_bytes == pytest.approx(2 * 3 * 0.592 * kept * 1514, abs=3)
+    assert [of_arm.round_bytes for of_arm in numbers[1:]] == 2 * [2 * 3 * kept * 1514]
+    assert [of_arm.passes for of_arm in numbers] == [2, 4, None]  # 14 x 0.5^4 is less than one
+
+
 @pytest.mark.parametrize("kind", ["loss", "sender-drop"])
 @pytest.mark.parametrize(("q", "low", "high"), [(0.6, 10, 2), (0.8, 22, 5), (0.9, 46, 9)])
 def test_passes_are_those_of_the_published_bound(tmp_path, kind, q, low, high):
