@@ -9,7 +9,9 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import partial, wraps
+from numbers import Integral, Real
+from types import NoneType
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin
 
 import torch
@@ -218,11 +220,17 @@ class Settings:
 
     def _problems(self) -> Iterator[str]:
         for option in fields(self):
-            choices, value = get_args(option.type), getattr(self, option.name)
+            choices, value = get_args(option.type) or (option.type,), getattr(self, option.name)
             if get_origin(option.type) is Literal and value not in choices:
                 yield f"{option.name} is {shown(value)}; {one_of(str(value), choices)}"
+            kind, *other = sorted({*choices} - {NoneType}, key=str)
+            if kind in _JSON_TYPES and not other and not _is(value, *choices):
+                none = ", or None" if NoneType in choices else ""
+                yield f"{option.name} is {shown(value)}; valid: {_JSON_TYPES[kind]}{none}"
         if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
             yield f"timeout_s is {self.timeout_s}; valid: seconds, above 0 and finite"
+        if not self.queue_bytes > 0:
+            yield f"queue_bytes is {self.queue_bytes}; valid: bytes, above 0"
         if not self.link_bps > 0:
             yield f"rate_bps is {self.rate_bps}; valid: bits per second, above 0"
         if self.transfers_in_flight < 1:
@@ -311,6 +319,23 @@ class Settings:
         }
 
 
+_assign = Settings.__init__
+
+
+@wraps(_assign)
+def _init(self: Settings, *protocol: Any, **options: Any) -> None:
+    names = [option.name for option in fields(Settings)]
+    (name,) = protocol[:1] or [options.get("protocol", "dblp")]
+    for key in [key for key in options if key not in names]:
+        of_preset = isinstance(name, str) and name in PRESETS and key in settings(name)
+        own = f"valid: the protocol preset({name!r}, {key}={options[key]!r})"
+        raise InputError(f"{key!r} is no option; {own if of_preset else one_of(key, names)}")
+    _assign(self, *protocol, **options)
+
+
+Settings.__init__ = _init  # type: ignore[method-assign]
+
+
 def check(text: str) -> None:
     """Raises what a `BoundedLoss()` would where the environment holds this text."""
 
@@ -358,8 +383,14 @@ def _json_type(annotation: Any) -> type | None:
     return next((json_type for json_type in _JSON_TYPES if json_type in types), None)
 
 
+def _is(value: Any, *types: type) -> bool:
+    """Tells whether it is of one of these types; True is no number."""
+    numbers: dict[type, type] = {int: Integral, float: Real}
+    classes = tuple(numbers.get(choice, choice) for choice in types)
+    return isinstance(value, classes) and isinstance(value, bool) == (bool in types)
+
+
 def _checked(key: str, value: Any, json_type: type) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number if json_type is float else type(value) is json_type:
+    if _is(value, json_type):
         return value
     raise InputError(f"{key} is {shown(value)}; valid: {_JSON_TYPES[json_type]}")

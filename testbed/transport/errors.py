@@ -1,6 +1,7 @@
 """The exceptions of the transport, and the check of the numbers that a user gives."""
 
 import math
+import sys
 from typing import Any
 
 from testbed.shared.input_error import shown
@@ -42,7 +43,8 @@ def check_number(
 ) -> None:
     """Raises ValueError, which says what is valid, unless it is a finite number in the range."""
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if number and math.isfinite(value) and least <= value <= most and value > above:
+    # A whole number may be beyond all floats, where nobody could multiply it.
+    if number and abs(value) <= sys.float_info.max and least <= value <= most and value > above:
         return
     kind = "a whole number, " if whole else "seconds, " if name.endswith("_s") else ""
     if math.isinf(least):

@@ -5,12 +5,15 @@ import inspect
 import json
 import math
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 
-from testbed.ddp import BoundedLoss, InputError
+from testbed.ddp import BoundedLoss, InputError, settings
 from testbed.ddp.settings import ENVIRONMENT, Settings
-from testbed.transport import preset
+from testbed.transport import preset, presets
+from testbed.transport.presets import PRESETS
 
 PLAIN = Settings(rate_bps=1e6)
 
@@ -109,3 +112,57 @@ def test_bad_input_is_one_line(text, says, monkeypatch):
         Settings("dblp")
     assert str(raised.value).startswith(says)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            {"keep": 0.5},
+            "'keep' is no option; valid: the protocol preset('dblp', keep=0.5)",
+        ),
+        (
+            {"protocol": "ltp", "patience": 2},
+            "'patience' is no option; valid: the protocol preset('ltp', patience=2)",
+        ),
+        ({"patience": 2}, "'patience' is no option; valid: protocol, group"),
+        (
+            {"protocol": preset("dblp"), "low": 0.1, "rate_bps": 1e6},
+            "'low' is no option; valid: ",
+        ),
+        ({"protocol": "dpbl", "low": 0.1}, "'low' is no option; valid: protocol"),
+        ({"rate_bps": "fast"}, "rate_bps is 'fast'; valid: a number, or None"),
+        ({"rate_bps": True}, "rate_bps is true; valid: a number, or None"),
+        ({"queue_bytes": 0}, "queue_bytes is 0; valid: bytes, above 0"),
+        ({"insecure": "no"}, "insecure is 'no'; valid: true or false"),
+        ({"transfers_in_flight": 1.5}, "transfers_in_flight is 1.5; valid: a whole number"),
+        ({"late_share": None}, "late_share is nothing (null); valid: a number"),
+        ({"interface": 3}, "interface is 3; valid: a text, or None"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(arguments, says):
+    with pytest.raises(InputError) as raised:
+        Settings(**arguments)
+    assert str(raised.value).startswith(says)
+    assert "\n" not in str(raised.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    numbers: dict[str, Any] = {"rate_bps": np.float32(1e6), "port": np.int64(5000)}
+    settings = Settings(**numbers)
+    assert settings.link_bps == 1e6 and settings.port == 5000
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("value", ["x", -1, 10**400, [], {"name": 3}, None, True])
+def test_whatever_a_setting_of_a_preset_is_the_answer_is_one_line(name, value):
+    refused = set()
+    for key in presets.settings(name):
+        try:
+            settings.check(json.dumps({"protocol": name, key: value}))
+        except InputError as error:
+            assert "\n" not in str(error)
+            refused.add(key)
+    accepted = set(presets.settings(name)) - refused
+    texts = {"name", "must", "congestion_control"} if value == "x" else set()
+    assert accepted <= ({"patience", "first"} if value is None else texts), accepted
