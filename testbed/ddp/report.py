@@ -98,12 +98,15 @@ class StepReport:
 
     def __str__(self) -> str:
         """Sums it up in one line."""
-        loss = max((bucket.loss for bucket in self.buckets), default=0.0)
-        text = (
-            f"step {self.step}: {len(self.buckets)} buckets by {self.carried_by}, "
+        count, loss = len(self.buckets), max((bucket.loss for bucket in self.buckets), default=0.0)
+        counted = (
             f"{self.bytes_sent / 1e6:.3g} MB sent, {self.bytes_received / 1e6:.3g} MB received, "
-            f"at most {loss:.1%} missing, {1e3 * self.wait_s:.3g} ms not hidden"
+            f"at most {loss:.1%} missing"
         )
+        if self.carried_by == "process group":
+            counted = "bytes not counted"
+        buckets = f"{count} bucket{'s' * (count != 1)} by {self.carried_by}"
+        text = f"step {self.step}: {buckets}, {counted}, {1e3 * self.wait_s:.3g} ms not hidden"
         bucket = self.slowest
         if bucket is None:
             return text

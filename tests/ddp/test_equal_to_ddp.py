@@ -80,6 +80,8 @@ def assert_equal(outcomes):
         assert [report.step for report in reports] == list(range(STEPS))
         line = r"step 5: 3 buckets by transport, .* MB sent, .* received, at most 0\.0% missing,.*"
         assert re.fullmatch(line, str(reports[5]))
+        line = r"step 0: 1 bucket by process group, bytes not counted, [\d.e+]+ ms not hidden"
+        assert re.fullmatch(line, str(reports[0]))
         assert all(len(report.buckets) == 3 for report in reports[1:])
         assert all(bucket.loss == 0 for report in reports for bucket in report.buckets)
 
