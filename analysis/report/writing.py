@@ -148,6 +148,7 @@ def draw_all(results: Results, summary: dict[str, Any]) -> list[Drawing]:
         "of_round": "Each round as programs marked it"
         if results.runs_programs
         else "Gather plus broadcast",
+        "realised_loss": describe("realised_loss.gather").meaning,
         "runs": "the ok runs of all points of the sweep" if points(summary) else "the ok runs",
     }
     drawings = []

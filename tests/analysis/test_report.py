@@ -169,6 +169,8 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     assert not re.findall(r'(?:src|xlink:href|href)="(?:https?:)?//', page)
     assert "@import" not in page and "url(http" not in page
     assert page.count("<svg ") == 5
+    # What realised loss counts stands at both rows of the table and at its figure.
+    assert page.count("those that `keep` leaves out included") == 3
     identifiers = re.findall(r'\bid="([^"]+)"', page)
     assert len(identifiers) == len(set(identifiers))
     for target in re.findall(r'href="(\.\./[^"]+)"', page):
