@@ -137,15 +137,18 @@ def by_level(levels: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def needed_chunks(
-    levels: NDArray[np.uint8], share: float, at_most: float = 1.0
+    levels: NDArray[np.uint8], share: float, at_most: float = 1.0, *, sent: int | None = None
 ) -> tuple[int, float]:
-    """Returns how many chunks, in the order `by_level`, suffice, and the share that they hold."""
+    """Returns how many chunks, in the order `by_level`, suffice, and the share that they hold.
+
+    `sent` of them are sent at all, and `at_most` is of these; None: all.
+    """
     first = by_level(levels)
     got = np.cumsum(LEAST[levels][first])
     lost = np.append(MOST[levels][first][::-1].cumsum()[::-1][1:], 0.0)
     fewest = int(np.argmax(lost * share <= got * (1 - share))) + 1
     must = int(np.count_nonzero(levels >= MUST))
-    most = max(must, math.ceil(at_most * len(levels)))
+    most = max(must, math.ceil(at_most * (len(levels) if sent is None else sent)))
     if fewest <= most:
         return max(fewest, must), share
     held, missing = got[most - 1], lost[most - 1]
@@ -262,6 +265,8 @@ class EnergyRule(StopRule):
         self._needed = np.flatnonzero(levels & MUST)  # what must arrive
         self._in_any_case = np.flatnonzero(levels == MUST)  # of a late transfer, too
         # The chunks that can hold the share, which is less where fewer chunks suffice.
-        self._fewest, self._share = needed_chunks(levels, policy.share, policy.at_most)
+        self._fewest, self._share = needed_chunks(
+            levels, policy.share, policy.at_most, sent=progress.expected_count
+        )
         self._has_read = True
         return True

@@ -6,8 +6,7 @@ To add one: a subclass of `ChunkOrder` or `Marks`, whose fields are its options,
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,7 +19,7 @@ from testbed.transport.errors import check_number
 from testbed.transport.layout import Leg, PayloadLayout
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OrderContext:
     """The information that an order may use.
 
@@ -33,6 +32,9 @@ class OrderContext:
         shared: whether the payload goes to several peers at once.
         missed: chunks that had to arrive in the peer's last transfer of this layout and did not,
             shape (chunk_count,); None: there are none, or the payload is `shared`.
+        chosen: the chunks that are sent at all, shape (chunk_count,); None: all.
+        energies: of the chunks, float64 of shape (chunk_count,), which an order may overwrite;
+            None: not computed yet.
     """
 
     transfer: int
@@ -41,11 +43,8 @@ class OrderContext:
     layouts: int = 1
     shared: bool = False
     missed: NDArray[np.bool_] | None = None
-
-    @cached_property
-    def energies(self) -> NDArray[np.float64]:
-        """The energy of each chunk, shape (chunk_count,); NaN where an element is NaN."""
-        return chunk_energy.energies(self.rows, self.layout)
+    chosen: NDArray[np.bool_] | None = None
+    energies: NDArray[np.float64] | None = None
 
 
 class Arranger:
@@ -223,14 +222,19 @@ class ByEnergy(ChunkOrder):
 
     def arranger(self, context: OrderContext) -> Arranger:
         levels, urgent = self._levels(context)
-        needed, _ = chunk_energy.needed_chunks(levels, self.share, self.at_most)
+        sent = None if context.chosen is None else int(np.count_nonzero(context.chosen))
+        needed, _ = chunk_energy.needed_chunks(levels, self.share, self.at_most, sent=sent)
         return Arranger(chunk_energy.by_level(levels), levels, needed, urgent)
 
     def _levels(self, context: OrderContext) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """Returns the chunks' energy levels, and which of them are urgent."""
-        energy = context.energies.copy()
+        energy = context.energies
+        if energy is None:
+            energy = chunk_energy.energies(context.rows, context.layout)
         if self.per == "tensor":
             energy = chunk_energy.by_tensor(energy, context.rows, context.layout)
+        chosen = np.True_ if context.chosen is None else context.chosen
+        energy[~chosen] = 0.0  # what is not sent counts for nothing
         levels = chunk_energy.encode(energy)
         energy[~np.isfinite(energy)] = 0.0
         first = chunk_energy.by_level(levels)
@@ -240,8 +244,10 @@ class ByEnergy(ChunkOrder):
         step = Leg.round_of(context.transfer) // context.layouts
         rotating = np.zeros(len(levels), dtype=np.bool_)
         rotating[step % self.within_rounds :: self.within_rounds] = True
+        rotating &= chosen
         levels[rotating] |= chunk_energy.MUST
-        if (missed := context.missed) is not None:
+        if context.missed is not None:
+            missed = context.missed & chosen
             levels[missed] |= chunk_energy.MUST
             levels[missed & rotating] = chunk_energy.MUST  # without energy: in any case
         if context.shared:
@@ -354,8 +360,9 @@ class SelectedOrder(ChunkOrder):
         return self.selection.count(layout)
 
     def arranger(self, context: OrderContext) -> Arranger:
-        chosen = self.selection.chosen(context.layout, context.rows, context.energies)
-        return self.order.arranger(context).only(chosen)
+        energy = chunk_energy.energies(context.rows, context.layout)
+        chosen = self.selection.chosen(context.layout, context.rows, energy)
+        return self.order.arranger(replace(context, chosen=chosen, energies=energy)).only(chosen)
 
 
 def sending_order(order: str, marks: str, keep: float, *, seed: int) -> ChunkOrder:

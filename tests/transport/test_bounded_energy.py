@@ -13,7 +13,14 @@ from testbed.transport import Leg, PayloadLayout, ProtocolError, chunk_energy, p
 from testbed.transport.chunk_energy import BoundedEnergy
 from testbed.transport.congestion import FixedRate
 from testbed.transport.messages import ControlMessage, MessageType
-from testbed.transport.order import ORDERS, Arranger, ByEnergy, InOrder, OrderContext
+from testbed.transport.order import (
+    ORDERS,
+    Arranger,
+    ByEnergy,
+    InOrder,
+    OrderContext,
+    sending_order,
+)
 from testbed.transport.receiver import Incoming, TransferTimes
 from testbed.transport.repair import Passes
 from testbed.transport.settings import ConnectionSettings, SlowestPeer
@@ -54,7 +61,7 @@ class Rounds(Two):
     """One gather after another; payloads whose chunks differ in energy as widely as `spread`."""
 
     def __init__(self, *, spread=1.0, arm=ARM, **settings):
-        order = ORDERS.create(arm.order)
+        order = sending_order(arm.order, arm.marks, arm.keep, seed=0)
         super().__init__(chunks=CHUNKS, repair=arm.repair, order=order, **settings)
         self.spread = spread
         self.reports = []
@@ -557,13 +564,18 @@ def test_a_second_in_which_nearly_all_is_lost_ends():
     assert rounds.round(number=101) >= SHARE
 
 
-def test_a_calm_transfer_sends_what_is_needed_and_not_one_datagram_more():
-    arm = preset("bounded-energy")
+@pytest.mark.parametrize("keep", [1.0, 0.5, 0.3])
+@pytest.mark.parametrize("at_most", [0.25, 1.0])
+@pytest.mark.parametrize("per", ["payload", "tensor"])
+def test_a_calm_transfer_sends_what_is_needed_and_not_one_datagram_more(keep, at_most, per):
+    arm = preset("bounded-energy", keep=keep, at_most=at_most, per=per)
     rounds = Rounds(arm=arm, rate_bps=1e6, seed=1)
     for _ in range(24):
         rounds.round(policy=arm.gather)
     for report in rounds.reports:
-        assert report.chunks_sent == report.chunks_received < CHUNKS
+        assert report.chunks_sent == report.chunks_received < math.ceil(keep * CHUNKS)
+        must = math.ceil(CHUNKS / 61)  # of each round
+        assert report.chunks_received <= math.ceil(at_most * keep * CHUNKS) + must
 
 
 def test_a_receiver_that_wants_more_than_the_order_thinks_gets_it():
