@@ -7,36 +7,17 @@
    has any size and comes from the peer or from others. */
 
 #include "batches.c"
+#include "draws.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SESSION 7
 #define TRANSFER 5
 
-static uint64_t state;
 static const struct evp *evp;
-
-static uint32_t draw(uint32_t below)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return below ? (uint32_t)((state >> 11) % below) : 0;
-}
-
-static void *block(size_t bytes)
-{
-    uint8_t *it = malloc(bytes ? bytes : 1);
-    for (size_t i = 0; i < bytes; i++)
-        it[i] = (uint8_t)draw(256);
-    return it;
-}
 
 static void put(uint8_t *at, uint32_t value)
 {
@@ -48,23 +29,23 @@ static void put(uint8_t *at, uint32_t value)
 static void head(uint8_t *frame, uint32_t chunk_count, uint32_t chunk_bytes, uint32_t last_length,
                  uint32_t number)
 {
-    uint32_t chunk = draw(chunk_count + (draw(8) == 0));
+    uint32_t chunk = below(chunk_count + (below(8) == 0));
     uint32_t length = chunk + 1 == chunk_count ? last_length : chunk_bytes;
-    if (draw(2)) {
+    if (below(2)) {
         put(frame, SESSION);
         put(frame + 4, chunk | number >> SEND_INDEX_BITS << CHUNK_BITS);
         put(frame + 8, TRANSFER);
-        put(frame + 12, length << 16 | (number & SEND_INDEX_MASK) | (draw(40) ? 0 : ACK_REQUESTED));
+        put(frame + 12, length << 16 | (number & SEND_INDEX_MASK) | (below(40) ? 0 : ACK_REQUESTED));
     }
-    if (!draw(8))
-        frame[draw(HEADER_BYTES)] ^= (uint8_t)(1 << draw(8));
+    if (!below(8))
+        frame[below(HEADER_BYTES)] ^= (uint8_t)(1 << below(8));
 }
 
 static void compose_some(void)
 {
-    uint32_t room = draw(9), chunk_count = 1 + draw(9), chunk_bytes = 4 * (1 + draw(30));
-    uint32_t more = draw(4) ? 0 : 1 + draw(3), alone = !draw(3), step = alone ? 0 : chunk_bytes;
-    uint32_t stride = draw(8) ? HEADER_BYTES + step + draw(20) : draw(HEADER_BYTES + step);
+    uint32_t room = below(9), chunk_count = 1 + below(9), chunk_bytes = 4 * (1 + below(30));
+    uint32_t more = below(4) ? 0 : 1 + below(3), alone = !below(3), step = alone ? 0 : chunk_bytes;
+    uint32_t stride = below(8) ? HEADER_BYTES + step + below(20) : below(HEADER_BYTES + step);
     struct composing it = {
         .frames = block(room * stride), .stride = stride,
         .rows = alone ? NULL : block(chunk_count * chunk_bytes),
@@ -73,11 +54,11 @@ static void compose_some(void)
         .session = SESSION, .transfer = TRANSFER, .last_length = 4,
         .chunk_count = chunk_count + more, .chunk_bytes = chunk_bytes,
     };
-    int64_t count = draw(12), *chunks = block(8 * (size_t)count);
+    int64_t count = below(12), *chunks = block(8 * (size_t)count);
     for (int64_t i = 0; i < count; i++)
-        if (draw(20))
-            chunks[i] = draw(chunk_count + 1);
-    compose(&it, chunks, count, draw(1 << 22), (int)draw(4));
+        if (below(20))
+            chunks[i] = below(chunk_count + 1);
+    compose(&it, chunks, count, below(1 << 22), (int)below(4));
     free(it.frames);
     free((void *)it.rows);
     free(chunks);
@@ -85,8 +66,8 @@ static void compose_some(void)
 
 static void place_some(void)
 {
-    uint32_t room = draw(20), chunk_count = 1 + draw(9), chunk_bytes = 4 * (1 + draw(30));
-    uint32_t window = 1u << draw(6), alone = !draw(3), stride = HEADER_BYTES + draw(chunk_bytes + 20);
+    uint32_t room = below(20), chunk_count = 1 + below(9), chunk_bytes = 4 * (1 + below(30));
+    uint32_t window = 1u << below(6), alone = !below(3), stride = HEADER_BYTES + below(chunk_bytes + 20);
     struct placing it = {
         .rows = alone ? NULL : block(chunk_count * chunk_bytes),
         .rows_room = alone ? 0 : chunk_count * chunk_bytes,
@@ -94,17 +75,17 @@ static void place_some(void)
         .stamps = block(4 * room), .chunks = block(8 * room), .room = room,
         .session = SESSION, .transfer = TRANSFER, .last_length = 4,
         .chunk_count = chunk_count, .chunk_bytes = chunk_bytes,
-        .window = draw(20) ? window : 0, .newest = draw(NUMBER_MASK + 1),
-        .farthest = draw(NUMBER_MASK + 1),
+        .window = below(20) ? window : 0, .newest = below(NUMBER_MASK + 1),
+        .farthest = below(NUMBER_MASK + 1),
     };
     for (int turn = 0; turn < 6; turn++) {
-        uint32_t count = draw(24);
+        uint32_t count = below(24);
         uint8_t *frames = block((size_t)count * stride);
         for (uint32_t i = 0; i < count; i++)
             head(frames + i * stride, chunk_count, chunk_bytes, 4,
-                 (it.newest + draw(draw(4) ? 40 : NUMBER_MASK) - 8) & NUMBER_MASK);
-        int64_t valid = place(&it, frames, count, stride, (int)draw(2));
-        if (valid > it.room || it.gained > it.room || (count && stride >= 64 && draw(2) &&
+                 (it.newest + below(below(4) ? 40 : NUMBER_MASK) - 8) & NUMBER_MASK);
+        int64_t valid = place(&it, frames, count, stride, (int)below(2));
+        if (valid > it.room || it.gained > it.room || (count && stride >= 64 && below(2) &&
                                                        transfer_of(frames, count, stride) < -1))
             abort();
         free(frames);
@@ -118,18 +99,18 @@ static void place_some(void)
 
 static void seal_some(void)
 {
-    uint32_t size = 1 + draw(300), count = draw(24), whole = size + TAG_BYTES, forged = 0;
-    struct sealing it = {.evp = draw(2) ? evp : NULL, .epoch_bits = draw(9)};
+    uint32_t size = 1 + below(300), count = below(24), whole = size + TAG_BYTES, forged = 0;
+    struct sealing it = {.evp = below(2) ? evp : NULL, .epoch_bits = below(9)};
     uint8_t *rows = block(count * whole), key[64] = {1}, person[16] = {2};
-    take_key(it.ours.state, key, draw(70), person, it.evp ? KEY_BYTES : TAG_BYTES);
+    take_key(it.ours.state, key, below(70), person, it.evp ? KEY_BYTES : TAG_BYTES);
     memcpy(it.theirs.state, it.ours.state, sizeof it.ours.state);
-    it.ours.number = it.theirs.number = draw(3) ? draw(99) : ((uint64_t)1 << 32) - draw(20);
+    it.ours.number = it.theirs.number = below(3) ? below(99) : ((uint64_t)1 << 32) - below(20);
     int sealed = !seal_rows(&it, rows, count, size);
     if (!sealed && !(it.evp && size < HEADER_BYTES))
         abort();
     for (uint32_t i = 0; i < count; i++)
-        if (!draw(4)) {
-            rows[i * whole + draw(whole)] ^= (uint8_t)(1 << draw(8));
+        if (!below(4)) {
+            rows[i * whole + below(whole)] ^= (uint8_t)(1 << below(8));
             forged++;
         }
     if (open_rows(&it, rows, count, size) != (sealed ? count - forged : 0))
@@ -154,18 +135,18 @@ static void receive_some(void)
 {
     struct sockaddr_in here, peer, stranger;
     int receiver = bound(&here), senders[2] = {bound(&peer), bound(&stranger)};
-    uint32_t size = 16 + draw(200), per = draw(2) ? 1 : 1 + draw(5), most = RECEIVED_AT_ONCE * per;
-    uint32_t rows_bytes = most * size - (draw(10) == 0);
-    struct sealing keys = {.evp = draw(2) ? evp : NULL};
+    uint32_t size = 16 + below(200), per = below(2) ? 1 : 1 + below(5), most = RECEIVED_AT_ONCE * per;
+    uint32_t rows_bytes = most * size - (below(10) == 0);
+    struct sealing keys = {.evp = below(2) ? evp : NULL};
     struct receiving it = {.rows = block(rows_bytes), .per_message = per, .datagram_bytes = size,
-                           .rows_room = rows_bytes, .sealing = draw(2) ? &keys : NULL};
+                           .rows_room = rows_bytes, .sealing = below(2) ? &keys : NULL};
     memcpy(it.peer, &peer, sizeof peer);
-    for (uint32_t i = draw(20); i; i--) {
+    for (uint32_t i = below(20); i; i--) {
         uint8_t *data = block(1000);
-        uint16_t segment = (uint16_t)(draw(2) ? size : 1 + draw(300));
-        int sender = senders[draw(3) == 0];
-        setsockopt(sender, 17, 103, &(int){draw(2) ? segment : 0}, sizeof(int)); /* UDP_SEGMENT */
-        sendto(sender, data, draw(3) ? size * (1 + draw(3)) % 1000 : draw(1000), 0,
+        uint16_t segment = (uint16_t)(below(2) ? size : 1 + below(300));
+        int sender = senders[below(3) == 0];
+        setsockopt(sender, 17, 103, &(int){below(2) ? segment : 0}, sizeof(int)); /* UDP_SEGMENT */
+        sendto(sender, data, below(3) ? size * (1 + below(3)) % 1000 : below(1000), 0,
                (struct sockaddr *)&here, sizeof here);
         free(data);
     }
@@ -198,15 +179,14 @@ static const struct evp *find_evp(void)
     return &it;
 }
 
-int main(int arguments, char **argument)
+static void once(void)
 {
     void (*const parts[])(void) = {compose_some, place_some, seal_some, receive_some};
-    long count = 0;
-    if (arguments != 3)
-        return 2;
+    parts[below(4)]();
+}
+
+int main(int argc, char **argv)
+{
     evp = find_evp();
-    state = strtoull(argument[1], NULL, 10) * 0x9E3779B97F4A7C15u | 1;
-    for (time_t until = time(NULL) + atol(argument[2]); time(NULL) < until; count++)
-        parts[draw(4)]();
-    printf("%ld\n", count);
+    return fuzz(argc, argv, once);
 }
