@@ -15,6 +15,7 @@ SHORT_QUANTUM_S = 1e-3
 # sends after a delay at most the second share.
 QUEUE_SHARE = 0.25
 LATE_QUEUE_SHARE = 0.5
+ROUND_TRIP_SHARE = 0.25  # in which larger batches than a segmented send go; else they are a queue
 # The end of a transfer depends on reports about its beginning, so a quantum is short beside the
 # transfer, unless that would cost a short one too many wake-ups.
 TRANSFER_SHARE = 0.05
@@ -44,7 +45,7 @@ class Pacer:
         self._quantum_s = quantum_s if self._queue_known else min(quantum_s, SHORT_QUANTUM_S)
         self._most_of_transfer = math.inf
         self._most_late_bytes = queue_bytes * LATE_QUEUE_SHARE
-        self._most_quantum = min(max_batch, queue_bytes * QUEUE_SHARE / datagram_wire_bytes)
+        self._most_of_queue = queue_bytes * QUEUE_SHARE / datagram_wire_bytes
         self.tokens = 0.0  # wire bytes that may go, and since when
         self.refilled_s: float | None = None
         self._rate_bps = 0.0
@@ -57,11 +58,12 @@ class Pacer:
             self._most_of_transfer = most
             self._set_quantum()
 
-    def set_rate(self, rate_bps: float) -> None:
-        """Paces at this rate from the next refill on; math.inf turns pacing off."""
+    def set_rate(self, rate_bps: float, round_trip_s: float | None = None) -> None:
+        """Paces at this rate from the next refill on; a long round trip allows larger batches."""
         if rate_bps == self._rate_bps:
             return
         self._rate_bps = rate_bps
+        self._large_s = min(SHORT_QUANTUM_S, (round_trip_s or 0.0) * ROUND_TRIP_SHARE)
         self.bytes_per_s = rate_bps / 8  # the rate, and the size of a datagram
         self._set_quantum()
 
@@ -69,9 +71,10 @@ class Pacer:
         if math.isinf(self.bytes_per_s):
             self.quantum = self._unpaced_batch
         else:
-            datagrams = self.bytes_per_s * self._quantum_s / self.datagram_bytes
-            most = min(self._most_quantum, self._most_of_transfer)
-            self.quantum = max(1, int(min(most, datagrams)))
+            per_s = self.bytes_per_s / self.datagram_bytes
+            most = min(max(self._max_batch, per_s * self._large_s), self._unpaced_batch)
+            most = min(most, self._most_of_queue, self._most_of_transfer)
+            self.quantum = max(1, int(min(most, per_s * self._quantum_s)))
 
     def allowance(self, now_s: float, remaining: int | None = None) -> int:
         """Returns how many datagrams may go now: none, or a batch of at least a quantum."""
@@ -87,7 +90,7 @@ class Pacer:
 
     @property
     def most(self) -> int:
-        return self._max_batch if self._queue_known else self.quantum
+        return max(self._max_batch, self.quantum) if self._queue_known else self.quantum
 
     @property
     def most_tokens(self) -> float:

@@ -74,6 +74,29 @@ def test_a_batch_is_four_milliseconds_of_the_rate_within_limits(rate_bps, batch)
 
 
 @pytest.mark.parametrize(
+    ("rate_bps", "round_trip_s", "queue_bytes", "batch"),
+    [
+        (1e9, None, math.inf, 44),
+        (1e9, 1e-3, math.inf, 44),
+        (1e9, 3e-3, math.inf, 61),
+        (1e9, 1.0, math.inf, 82),
+        (1e9, 1.0, 200 * SIZE, 50),
+        (1e10, 1.0, math.inf, 8 * 44),
+        (4e8, 1.0, math.inf, 33),
+    ],
+)
+def test_a_fast_link_s_batch_is_a_millisecond_or_a_quarter_of_the_round_trip(
+    rate_bps, round_trip_s, queue_bytes, batch
+):
+    pacer = pacer_of(queue_bytes=queue_bytes)
+    pacer.fit(10**6)
+    pacer.set_rate(rate_bps, round_trip_s)
+    assert pacer.allowance(0.0) == batch
+    pacer.spend(batch)
+    assert pacer.allowance(1.0) == max(batch, 44 if queue_bytes < math.inf else 0)
+
+
+@pytest.mark.parametrize(
     ("quantum_s", "queue_datagrams", "batch"),
     [
         (1e-3, 1000, 8),

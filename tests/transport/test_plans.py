@@ -231,7 +231,8 @@ class Course:
         now_s = 0.0
         self._work(now_s)
         while self._coming or self._due_s < math.inf:
-            coming_s = self._coming[0][0] if self._coming else math.inf
+            # What comes when a batch is due, but for rounding, is taken before.
+            coming_s = self._coming[0][0] - 1e-6 if self._coming else math.inf
             if self._plan and self._sending.due_s <= min(coming_s, self._due_s):
                 now_s = max(now_s, self._sending.due_s)  # what is late is due at once
                 woken = self._go_on(now_s)
@@ -251,11 +252,18 @@ class Course:
 
     def _go_on(self, now_s):
         """Lets C send a batch; returns whether the worker has to be woken."""
+        before = self._sending.sent
         send_planned(self._sending, now_s)
-        while len(rows := self._other.receive()[0]):
+        if count := self._sending.sent - before:
             self.planned += 1
-            self._leave(rows, now_s)
+            self._leave(self._received(count), now_s)
         return self._sending.over
+
+    def _received(self, count):
+        rows = self._other.receive()[0].copy()
+        while len(rows) < count:  # a large batch may come in parts
+            rows = np.concatenate([rows, self._other.receive()[0]])
+        return rows
 
     def _settle(self):
         if self._plan and self._sending.worked:

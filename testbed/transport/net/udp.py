@@ -65,7 +65,7 @@ _MISTAKES = {errno.EBADF, errno.EFAULT, errno.ENOTSOCK}
 
 # Full batches sent in a row before other peers are served; matters only when unpaced.
 _BATCHES_PER_CALL = 4
-_FULL_BATCH_BYTES = 1 << 16  # more than a paced batch ever has
+_FULL_BATCH_BYTES = 1 << 16  # more than a paced batch has, but on a fast link
 # Receives in a row before other peers, messages and deadlines are served.
 _RECEIVES_PER_CALL = 8
 # The pause after an interface's queue was full: about one batch.
