@@ -2,7 +2,7 @@
 
     lab-python ddp_task.py --dataset glyphs --model small-cnn --steps 200
 
-What averages the gradients is the arm's affair. Rank 0 keeps the weights of every tenth step, and
+What averages the gradients is the arm's affair. Rank 0 keeps the weights of some steps, and
 evaluates them when the training is over: that costs no step any time. It writes the step, the
 seconds until then and the perplexity, exp(mean loss) over the test part, into the lab's events.
 """
@@ -34,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimiser", default="sgd", help="sgd, with momentum 0.9, or adam")
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--every", type=int, default=10, help="steps between evaluations")
+    parser.add_argument("--examples", type=int, help="of the test part, the first so many")
     parser.add_argument("--validate", action="store_true", help="evaluate on the validation part")
     return parser.parse_args()
 
@@ -69,11 +70,14 @@ def train(options: argparse.Namespace) -> None:
     dist.barrier()
     state.close()
     if rank == 0:
-        record(net, dataset, kept)
+        record(net, dataset, kept, options.examples or len(dataset.test_labels))
 
 
 def record(
-    net: torch.nn.Module, dataset: datasets.Dataset, kept: list[tuple[int, float, dict[str, Any]]]
+    net: torch.nn.Module,
+    dataset: datasets.Dataset,
+    kept: list[tuple[int, float, dict[str, Any]]],
+    examples: int,
 ) -> None:
     """Write the evaluations of kept weights into the lab's events."""
     name = os.environ.get("LAB_PROGRAM", "server")
@@ -81,16 +85,18 @@ def record(
     with path.open("w") as file:
         for step, elapsed_s, weights in kept:
             net.load_state_dict(weights)
-            loss = mean_loss(net, dataset)
+            loss = mean_loss(net, dataset, examples)
             line = {"round": step, "elapsed_s": elapsed_s, "perplexity": math.exp(loss)}
             print(json.dumps(line), file=file)
     print(f"after {step + 1} steps, {elapsed_s:.1f} s: test loss {loss:.4f}", flush=True)
 
 
 @torch.no_grad()
-def mean_loss(net: torch.nn.Module, dataset: datasets.Dataset, at_once: int = 100) -> float:
+def mean_loss(
+    net: torch.nn.Module, dataset: datasets.Dataset, count: int, at_once: int = 100
+) -> float:
     net.eval()
-    total, count = 0.0, len(dataset.test_labels)
+    total = 0.0
     for start in range(0, count, at_once):
         part = slice(start, min(start + at_once, count))
         labels = dataset.test_labels[part]
