@@ -8,10 +8,10 @@
 -- The formats are those of testbed/transport: wire.py, messages.py and control_datagrams.py. Other ports are
 -- chosen in Wireshark with "Decode As". Over TLS the control connection shows as what it is: not readable.
 
-local VERSION = 5
+local VERSION = 6
 local HEADER_BYTES, DATA_HEADER_BYTES, PIECE_HEADER_BYTES = 12, 16, 36
 local TRAILER_BYTES = 16
-local CONTROL_PORT, DATA_PORTS = 46999, "47000-47999"
+local CONTROL_PORTS, DATA_PORTS = "46990-46999", "47000-47999"
 local TYPES = {
   [1] = "HELLO", [2] = "WELCOME", [3] = "REFUSED", [4] = "PROBE", [5] = "BITMAP", [6] = "STOP", [7] = "ANNOUNCE",
   [8] = "ACK", [9] = "LATE_BITMAP", [10] = "READY", [11] = "HOLD", [12] = "PING", [13] = "PONG", [14] = "FAILED",
@@ -27,7 +27,7 @@ local piece = Proto("bl_piece", "Bounded-loss control in datagrams")
 
 local h = {
   session = ProtoField.uint32("bl_piece.session", "Session", base.HEX),
-  number = ProtoField.uint64("bl_piece.number", "Number, and three flags below it", base.DEC),
+  number = ProtoField.uint64("bl_piece.number", "Number, and two flags below it", base.DEC),
   asks = ProtoField.bool("bl_piece.asks", "Asks for a reply", 8, nil, 0x1),
   again = ProtoField.bool("bl_piece.again", "Its bytes went before", 8, nil, 0x2),
   echo = ProtoField.uint64("bl_piece.echo", "One above the newest number that came", base.DEC),
@@ -297,5 +297,5 @@ function piece.dissector(tvb, pinfo, tree)
 end
 
 DissectorTable.get("udp.port"):add(DATA_PORTS, data)
-DissectorTable.get("udp.port"):add(CONTROL_PORT, piece)
-DissectorTable.get("tcp.port"):add(CONTROL_PORT, control)
+DissectorTable.get("udp.port"):add(CONTROL_PORTS, piece)
+DissectorTable.get("tcp.port"):add(CONTROL_PORTS, control)

@@ -105,6 +105,10 @@ class ControlPiece(Packet):
         return Control if begins else Raw
 
 
+# The first one, and lower ones of further exchanges.
+CONTROL_PORTS = EndpointConfig.control_port - 9, EndpointConfig.control_port
+
+
 class PortRange:
     """Equal to every port in it, so that one binding does for a thousand ports."""
 
@@ -122,8 +126,8 @@ def _bind() -> None:
     data_port, control_port = EndpointConfig.data_port, EndpointConfig.control_port
     for end in ("dport", "sport"):
         bind_bottom_up(UDP, Datagram, {end: PortRange(*DATA_PORTS)})
-        bind_bottom_up(TCP, Control, {end: control_port})
-        bind_bottom_up(UDP, ControlPiece, {end: control_port})
+        bind_bottom_up(TCP, Control, {end: PortRange(*CONTROL_PORTS)})
+        bind_bottom_up(UDP, ControlPiece, {end: PortRange(*CONTROL_PORTS)})
     bind_top_down(UDP, Datagram, sport=data_port, dport=data_port)
     bind_top_down(TCP, Control, dport=control_port)
     bind_top_down(UDP, ControlPiece, dport=control_port)

@@ -254,8 +254,8 @@ class Channel:
             self._jobs.put(None)
         if self._ends is not None:
             self._ends.close()
-        if self._rendezvous is not None and self._rendezvous.identity is not None:
-            self._rendezvous.identity.close()
+        if self._rendezvous is not None:
+            self._rendezvous.close()
         self.end(RuntimeError("this process group is closed"))
 
 

@@ -58,11 +58,13 @@ class BoundedLoss(Steps):
         with self._guarded():
             self._use_as("hook")
             sizes = {parameter: parameter.numel() for parameter in bucket.parameters()}
+            came_s = time.monotonic()
             taken = self._take(bucket.buffer(), sizes, bucket)
             if bucket.is_last():
                 self._announcer.all_posted()
-                # A future of the backend may be waited for before, at the same end.
-                at_the_end_of_backward(partial(self._end_backward, time.monotonic()))
+                # A hook of PyTorch's may have waited in `_take`, or wait before, at the same end.
+                since_s = None if self._torch_hook is None else came_s
+                at_the_end_of_backward(partial(self._end_backward, since_s))
         return taken.future
 
     def hook_into(self, model: torch.nn.Module) -> None:

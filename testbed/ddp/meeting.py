@@ -51,8 +51,8 @@ T = TypeVar("T")
 _ENDED = ("closed", "reset", "gave up")
 # The number of exchanges of each group in this process. All ranks make theirs in the same order.
 _exchanges: Counter[str] = Counter()
-# By the fixed port: where the next exchange in this process takes ports, down and up.
-_next_ports: dict[int, tuple[int, int]] = {}
+# By the fixed port: what lies beyond the ports of each open exchange in this process.
+_beyond: dict[int, dict["Rendezvous", tuple[int, int]]] = {}
 _turn = threading.Lock()
 _SIOCGIFADDR = 0x8915  # from <linux/sockios.h>
 _IPV6 = Path("/proc/net/if_inet6")
@@ -235,8 +235,10 @@ class Rendezvous:
         # Ranks of one machine, and exchanges of one process, take them in turn: for control
         # messages downwards, and for data upwards, so filters can tell them apart.
         with _turn:
-            control, data = _next_ports.get(first, (first, first + 1))
-            _next_ports[first] = control - here, data + here * others
+            taken = _beyond.setdefault(first, {})
+            control = min((lower for lower, _ in taken.values()), default=first)
+            data = max((higher for _, higher in taken.values()), default=first + 1)
+            taken[self] = control - here, data + here * others
         return control - number, data + number * others
 
     def ports(self, session: int) -> tuple[list[int], list[int]]:
@@ -255,6 +257,14 @@ class Rendezvous:
 
             ranks = self.share(f"the sharing of ports for session {session}", ports)
         return [rank["control"] for rank in ranks], [rank["data"] for rank in ranks]
+
+    def close(self) -> None:
+        """Gives back keys and ports."""
+        if self.identity is not None:
+            self.identity.close()
+        with _turn:
+            for taken in _beyond.values():
+                taken.pop(self, None)
 
     def blamed(self, error: Exception, owner: int | None) -> tuple[int, str]:
         """Returns the rank that an error at one owner's end is about, and the reason."""

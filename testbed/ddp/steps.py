@@ -494,8 +494,7 @@ class Steps(Settings):
         atexit.unregister(self.close)
         if self._exchange is not None:
             self._exchange.close()
-        if self._rendezvous.identity is not None:
-            self._rendezvous.identity.close()
+        self._rendezvous.close()
         self._failing = True
         self._failure = self._failure or RuntimeError("this BoundedLoss is closed")
 

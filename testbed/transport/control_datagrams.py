@@ -33,9 +33,11 @@ _ACK_DELAY_S = 0.025
 _SLOW_S = 0.05
 # What asks goes again, in up to twice as many copies, where a reply takes longer than others, which
 # also wait for a busy peer: their mean, four mean deviations and this (RFC 9002, section 6.2.1; the
-# pause stays the same, since the message has to get through a burst), up to the longest.
+# pause stays the same, since the message has to get through a burst), up to the longest, or to the
+# least of recent ones on a path that is longer.
 _AGAIN_S = 2e-3
 _LONGEST_REPLY_S = 0.03
+_RECENT = 16
 _FIRST_REPLY_S = 0.01
 _MOST_COPIES = 8
 # After so many times the pause doubles each time, up to the longest. After so many more, datagrams
@@ -64,6 +66,7 @@ class DatagramStream:
         self.blocked = False  # whether datagrams do not get through
         self._session, self._counters = session, counters
         self._reply_s, self._deviation_s = _FIRST_REPLY_S, _FIRST_REPLY_S / 4
+        self._recent_s: deque[float] = deque(maxlen=_RECENT)
         self._asked_s: dict[int, float] = {}  # when the latest that ask were sent, by number
         self._heard = 0  # the largest echo
         # The stream out, by places: the peer has all up to `_from`; what follows is kept.
@@ -157,6 +160,7 @@ class DatagramStream:
             return
         self._heard, self.blocked = echo, False
         if (sent_s := self._asked_s.get(echo - 1)) is not None:
+            self._recent_s.append(now_s - sent_s)
             off_s = now_s - sent_s - self._reply_s
             self._reply_s += off_s / 8
             self._deviation_s += (abs(off_s) - self._deviation_s) / 4
@@ -269,6 +273,7 @@ class DatagramStream:
 
     @property
     def _pause_s(self) -> float:
-        pause_s = min(self._reply_s + 4 * self._deviation_s, _LONGEST_REPLY_S) + _AGAIN_S
+        longest_s = max(min(self._recent_s, default=0.0), _LONGEST_REPLY_S)
+        pause_s = min(self._reply_s + 4 * self._deviation_s, longest_s) + _AGAIN_S
         slower = 2.0 ** min(max(0, self._times - _STEADY), 10)
         return min(pause_s * slower, max(pause_s, _LONGEST_S))

@@ -58,12 +58,16 @@ class Pacer:
             self._most_of_transfer = most
             self._set_quantum()
 
-    def set_rate(self, rate_bps: float, round_trip_s: float | None = None) -> None:
-        """Paces at this rate from the next refill on; a long round trip allows larger batches."""
+    def set_rate(self, rate_bps: float, least_rtt_s: float = math.inf) -> None:
+        """Paces at this rate from the next refill on; a long path has larger batches.
+
+        `least_rtt_s` is infinite where it is not known.
+        """
         if rate_bps == self._rate_bps:
             return
         self._rate_bps = rate_bps
-        self._large_s = min(SHORT_QUANTUM_S, (round_trip_s or 0.0) * ROUND_TRIP_SHARE)
+        long_s = least_rtt_s * ROUND_TRIP_SHARE if least_rtt_s < math.inf else 0.0
+        self._large_s = min(SHORT_QUANTUM_S, long_s)
         self.bytes_per_s = rate_bps / 8  # the rate, and the size of a datagram
         self._set_quantum()
 

@@ -255,7 +255,7 @@ class Sender:
 
     def _room(self, now_s: float) -> int:
         path = self._path
-        path.pacer.set_rate(path.rate_bps, path.latest_rtt_s)
+        path.pacer.set_rate(path.rate_bps, path.estimates.min_s)
         window = self._window()
         if window < math.inf:
             if path.in_flight > self._unasked(window):

@@ -130,7 +130,9 @@ class TorchrunArm(AnyArm):
         "`protocol`, of which nothing is lost; none: over Gloo"
     )
     args: Arguments | None = optional("in place of the workload's")
-    protocol: str | None = _ours("a preset; none: what the script names, without settings of it")
+    protocol: str | None = _ours(
+        "a preset; none: what the script names, without settings of it; with `backend`, whose it is"
+    )
     mode: Literal["bounded", "reliable", "local"] | None = _ours("`local` sends nothing")
     collective: Literal["sharded", "server"] | None = _ours("who averages")
     filling: Literal["error-feedback", "rescale", "zero"] | None = _ours("what stands for losses")

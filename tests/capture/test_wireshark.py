@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from scapy.layers.inet import IP, UDP
 
-from testbed.transport import EndpointConfig, PayloadLayout, control_datagrams, messages, wire
+from testbed.capture import layers
+from testbed.transport import PayloadLayout, control_datagrams, messages, wire
 from testbed.transport.codec import CODECS
 from testbed.transport.control_datagrams import DatagramStream
 from testbed.transport.messages import (
@@ -144,8 +145,8 @@ def test_the_script_has_the_transports_own_constants():
     names = "HEADER_BYTES, DATA_HEADER_BYTES, PIECE_HEADER_BYTES"
     sizes = messages.HEADER_BYTES, wire.HEADER_BYTES, control_datagrams.HEAD_BYTES
     assert f"{names} = {', '.join(map(str, sizes))}\n" in script
-    ports = "-".join(map(str, wire.DATA_PORTS))
-    assert f'CONTROL_PORT, DATA_PORTS = {EndpointConfig.control_port}, "{ports}"\n' in script
+    both = ", ".join(f'"{low}-{high}"' for low, high in (layers.CONTROL_PORTS, wire.DATA_PORTS))
+    assert f"CONTROL_PORTS, DATA_PORTS = {both}\n" in script
 
 
 @pytest.mark.long
@@ -218,7 +219,7 @@ def test_segments_datagrams_pieces_and_what_is_none_of_them_are_told_apart(tmp_p
     whole, short = (packet["bl_piece"] for packet in packets if "bl_piece" in packet)
     assert whole == {
         "bl_piece.session": "0x05e55104",
-        "bl_piece.number": "5",
+        "bl_piece.number": "1",
         "bl_piece.asks": "1",
         "bl_piece.again": "0",
         "bl_piece.echo": "0",

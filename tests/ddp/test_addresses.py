@@ -144,10 +144,13 @@ def test_ports_are_held_until_all_ranks_have_theirs():
 def test_exchanges_and_ranks_of_a_machine_share_a_fixed_port():
     near, far = "10.0.0.1", "10.0.0.2"
 
+    opened = []
+
     def ports(rank, addresses, port=47100):
         rendezvous: Any = object.__new__(meeting.Rendezvous)
         rendezvous.rank, rendezvous.world, rendezvous.addresses = rank, len(addresses), addresses
-        rendezvous._settings = Settings(port=port)
+        rendezvous._settings, rendezvous.identity = Settings(port=port), None
+        opened.append(rendezvous)
         first = rendezvous._fixed_ports
         assert rendezvous._fixed_ports == first  # an exchange that is opened anew stays there
         return first
@@ -157,6 +160,10 @@ def test_exchanges_and_ranks_of_a_machine_share_a_fixed_port():
     assert ports(0, [near, near, far]) == (47098, 47105)
     assert ports(0, [near, far]) == (47096, 47109)
     assert ports(0, [near, far], 47200) == (47200, 47201)
+    for rendezvous in opened:
+        rendezvous.close()
+    assert ports(0, [near, far]) == (47100, 47101)
+    opened[-1].close()
 
 
 def beyond(rank, interface, collective):

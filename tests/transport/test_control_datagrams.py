@@ -115,6 +115,7 @@ def test_the_patience_is_that_of_recent_replies_and_has_a_most():
     assert patience_s([5e-3] * 50) == pytest.approx(5e-3 + 2e-3, abs=1e-4)
     assert 0.015 < patience_s([2e-3, 2e-3, 10e-3] * 10) < 0.03  # one of three meets a busy peer
     assert patience_s([0.2, 2e-3] * 10) == pytest.approx(0.032)
+    assert patience_s([0.2] * 20) == pytest.approx(0.202, abs=1e-3)  # a long path
 
 
 def test_a_reply_to_what_went_first_ends_the_copies_that_it_came_too_late_for():

@@ -76,7 +76,7 @@ def test_a_batch_is_four_milliseconds_of_the_rate_within_limits(rate_bps, batch)
 @pytest.mark.parametrize(
     ("rate_bps", "round_trip_s", "queue_bytes", "batch"),
     [
-        (1e9, None, math.inf, 44),
+        (1e9, math.inf, math.inf, 44),
         (1e9, 1e-3, math.inf, 44),
         (1e9, 3e-3, math.inf, 61),
         (1e9, 1.0, math.inf, 82),

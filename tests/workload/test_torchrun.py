@@ -288,7 +288,10 @@ WRONG_TOGETHER: dict[str, dict[str, Any]] = {
         "filling": "zero",
     },
     "protocol mlt: it bounds the loss of each layer, ...": {"protocol": "mlt"},
-    "min_ranks is 2 and collective 'sharded'; valid: ...'server'...": {"min_ranks": 2},
+    "min_ranks is 2 and collective 'sharded'; valid: ...'server'...": {
+        "min_ranks": 2,
+        "collective": "sharded",
+    },
 }
 
 
@@ -298,7 +301,8 @@ def test_what_the_hook_would_refuse_is_refused_before_a_run(
 ) -> None:
     monkeypatch.setenv("BOUNDED_LOSS", '{"mode": "local"}')  # the caller's is not the ranks'
     good = {"protocol": "compressed", "rate_bps": 1e7}
-    requirements.refuse(load(tmp_path, arms={"none": {}, "good": good, "gloo": {"hook": "gloo"}}))
+    other = {"none": {}, "gloo": {"hook": "gloo"}, "perhaps-by-a-server": {"min_ranks": 2}}
+    requirements.refuse(load(tmp_path, arms={"good": good, **other}))
     with pytest.raises(InputError) as caught:
         requirements.refuse(load(tmp_path, arms={"good": good, "bad": arm}))
     line = str(caught.value).removeprefix(f"{tmp_path / 'mine.yaml'}: arms.bad: ")
