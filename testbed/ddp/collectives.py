@@ -188,6 +188,7 @@ class Ends(Exchange):
     """This rank's ends of one channel."""
 
     ends = (CollectiveThread, CollectiveThread)
+    _small_have_one = False
 
     def begin(self, move: Move, done: Callable[[], None]) -> int:
         """Returns how often `done` will be called."""

@@ -30,6 +30,9 @@ _STEPS_AHEAD = 2
 _MOST_AHEAD = 32  # a peer remembers twice as many transfers that were given up before it came
 _POLL_S = 0.1
 _SWITCH_INTERVAL_S = 1e-4
+# A part costs all ranks milliseconds of processor time, however small it is. So a bucket with fewer
+# bytes for each owner has one.
+_LEAST_BYTES = 1 << 13
 _OPENING = "opening"
 
 
@@ -79,6 +82,7 @@ class Exchange:
 
     # The classes of its ends: where this rank averages, and elsewhere.
     ends: tuple[type[EndpointThread], type[EndpointThread]] = (OwnerThread, WorkerThread)
+    _small_have_one = True  # an owner for all of a small bucket
 
     def __init__(
         self,
@@ -178,8 +182,14 @@ class Exchange:
             self._rendezvous.leave(_OPENING, facts)
 
     def _span(self, index: int, place: int) -> slice:
-        per_chunk = CODECS.create(self._codec).elements(self._opening.chunk_bytes)
-        return shard(self.plan[index].elements, place, len(self._owners), per_chunk)
+        codec, elements, count = (
+            CODECS.create(self._codec),
+            self.plan[index].elements,
+            len(self._owners),
+        )
+        if self._small_have_one and codec.length(elements) < count * _LEAST_BYTES:
+            return slice(0, elements if place == index % count else 0)
+        return shard(elements, place, count, codec.elements(self._opening.chunk_bytes))
 
     def spans(self, index: int) -> Iterator[tuple[EndpointThread, slice]]:
         """Yields the ends that take part in a bucket, each with its part of it."""

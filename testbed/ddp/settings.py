@@ -96,7 +96,8 @@ class Settings:
     Args:
         protocol: a preset's name or its `ProtocolConfig`, whose tolerance of the gather counts.
         group: the process group of the replicas; None: the default one.
-        collective: `sharded`: each rank averages a part of each bucket; `server`: rank 0 all.
+        collective: `sharded`: each rank averages a part of each bucket, or one rank a small one;
+            `server`: rank 0 all.
         mode: `bounded`; `reliable`: no loss; `local`: nothing is sent, to measure the exchange.
         filling: of lost gradients: `error-feedback` (the next step's get them), `zero`, `rescale`.
         rate_bps: of a rank's link, bits per second; math.inf: unpaced. None: a preset of a

@@ -199,6 +199,8 @@ class DatagramStream:
 
     def datagrams(self, now_s: float) -> list[bytes]:
         """Returns the datagrams to send now."""
+        if now_s < self.due_s:
+            return []
         begin, flags = self._next, _ASKS if self._next < self._urgent else 0
         again = self._again_s <= now_s
         if again or self._lost or self._peer_repeats:

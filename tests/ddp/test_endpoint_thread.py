@@ -1,11 +1,13 @@
 """An end of the exchange by itself, with transfers that end when the test says so."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from testbed.ddp import endpoint_thread
 from testbed.ddp.endpoint_thread import SERVER, Part, WorkerThread, name_of
-from testbed.ddp.exchange import shard
+from testbed.ddp.exchange import Bucket, Exchange, shard
 from testbed.ddp.owner import OwnerThread
 from testbed.ddp.settings import Settings
 from testbed.transport import EndpointConfig, Handle, PayloadLayout, PeerLost, preset
@@ -170,3 +172,16 @@ def test_parts_cover_a_bucket_and_only_the_last_is_not_of_whole_chunks(elements,
     there = [part for part in parts if part.stop > part.start]
     assert all((part.stop - part.start) % 100 == 0 for part in there[:-1])
     assert max(part.stop - part.start for part in parts) < elements / count + 2 * 100
+
+
+def test_a_small_bucket_has_one_owner_and_they_take_turns():
+    exchange = object.__new__(Exchange)
+    exchange._codec, exchange._owners = "int4", [0, 1, 2]
+    exchange._opening = SimpleNamespace(chunk_bytes=1428)
+    exchange.plan = tuple(Bucket(count, "float32", ()) for count in (270_000, 23_000, 23_000))
+    spans = [[exchange._span(index, place) for place in range(3)] for index in range(3)]
+    assert [[span.stop - span.start for span in of_one] for of_one in spans] == [
+        [88_288, 91_136, 90_576],
+        [0, 23_000, 0],
+        [0, 0, 23_000],
+    ]

@@ -215,29 +215,31 @@ class Link:
         self._write_control(now_s)  # ENERGY goes before the data that it describes
         data.write(connection, now_s)
         self._write_control(now_s)
-        whole_by_s = math.inf if self.has_data else self.whole_by_s
         if attentive:
             self.stream.expire(now_s)
         if self.stream.closed is not None:
             connection.on_control_closed(self.stream.closed)
         if attentive:
-            if now_s >= whole_by_s:
+            if not self.has_data and now_s >= self.whole_by_s:
                 connection.on_control_closed("it opened no connection for its data")
             self.planned = data.begin_plans(connection, now_s)
-        self._set_due(now_s, whole_by_s)
+        self.due_s = self.reconsidered_s(now_s)
 
-    def _set_due(self, now_s: float, whole_by_s: float) -> None:
+    def reconsidered_s(self, now_s: float) -> float:
+        """Returns until when nothing is due, unless something happens."""
         connection, data = self.connection, self.data
         sending = self.planned and data.sending is not None
         deadline_s = connection.next_deadline_s(now_s, planned=sending)
         self._deadline_s = math.inf if deadline_s is None else deadline_s
-        self.due_s = data.due_s(self._deadline_s)
+        due_s = data.due_s(self._deadline_s)
         if self.coalesces_until_s > -math.inf:
-            self.due_s = min(self.due_s, self.coalesces_until_s)
+            due_s = min(due_s, self.coalesces_until_s)
         if sending and self.observer is not None:
-            self.due_s = min(self.due_s, self._observe_s)
+            due_s = min(due_s, self._observe_s)
         if connection.lost is None:
-            self.due_s = min(self.due_s, self.stream.until_s, whole_by_s)
+            due_s = min(due_s, self.stream.until_s)
+            due_s = min(due_s, math.inf if self.has_data else self.whole_by_s)
+        return due_s
 
     def _write_control(self, now_s: float) -> None:
         if messages := self.connection.control():
@@ -275,9 +277,12 @@ class Driver:
         """Works until `finished` and all messages to `peers` have gone; False at `until_s`."""
         self._attentive = False  # what came between two calls may have waited for long
         self._until_alarm = until_alarm
-        for link in self.links.values():
+        now_s = time.monotonic()
+        for name, link in self.links.items():
             link.data.wake_up()
-        self._due_s.clear()  # the application may have changed anything
+            if self._due_s.get(name, -math.inf) > now_s:
+                # Stop rules may have changed, also because of what came from other peers.
+                self._due_s[name] = link.reconsidered_s(now_s)
         over = False
         while True:
             self._work(time.monotonic())
