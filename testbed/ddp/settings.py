@@ -257,7 +257,12 @@ class Settings:
                 f"late_share is {self.late_share}; valid: 0 with the protocol {protocol.name}, "
                 "which cannot leave out what is late"
             )
-        if protocol.compresses and self.mode != "local" and not self.keeps_residuals:
+        if protocol.compresses and self.over_backend:
+            yield (
+                f"backend with the protocol {protocol.name!r}, which {protocol.compresses}; valid: "
+                "one that sends all, such as none: the hook compresses"
+            )
+        elif protocol.compresses and self.mode != "local" and not self.keeps_residuals:
             yield (
                 f"protocol {protocol.name!r} {protocol.compresses}, with mode {shown(self.mode)} "
                 f"and filling {shown(self.filling)}; valid: mode='bounded' and "
@@ -329,7 +334,7 @@ def _init(self: Settings, *protocol: Any, **options: Any) -> None:
     (name,) = protocol[:1] or [options.get("protocol", "dblp")]
     for key in [key for key in options if key not in names]:
         of_preset = isinstance(name, str) and name in PRESETS and key in settings(name)
-        own = f"valid: the protocol preset({name!r}, {key}={options[key]!r})"
+        own = f"valid: testbed.transport.preset({name!r}, {key}={options[key]!r}) as the protocol"
         raise InputError(f"{key!r} is no option; {own if of_preset else one_of(key, names)}")
     _assign(self, *protocol, **options)
 

@@ -119,11 +119,13 @@ def test_bad_input_is_one_line(text, says, monkeypatch):
     [
         (
             {"keep": 0.5},
-            "'keep' is no option; valid: the protocol preset('dblp', keep=0.5)",
+            "'keep' is no option; valid: testbed.transport.preset('dblp', keep=0.5) as the "
+            "protocol",
         ),
         (
             {"protocol": "ltp", "patience": 2},
-            "'patience' is no option; valid: the protocol preset('ltp', patience=2)",
+            "'patience' is no option; valid: testbed.transport.preset('ltp', patience=2) as the "
+            "protocol",
         ),
         ({"patience": 2}, "'patience' is no option; valid: protocol, group"),
         (

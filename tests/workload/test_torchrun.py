@@ -287,6 +287,11 @@ WRONG_TOGETHER: dict[str, dict[str, Any]] = {
         "late_share": 0.5,
         "filling": "zero",
     },
+    "backend with the protocol 'compressed', which keeps 0.5 of the chunks and ...; valid: ...": {
+        "hook": "powerSGD",
+        "backend": "bounded",
+        "protocol": "compressed",
+    },
     "protocol mlt: it bounds the loss of each layer, ...": {"protocol": "mlt"},
     "min_ranks is 2 and collective 'sharded'; valid: ...'server'...": {
         "min_ranks": 2,
