@@ -1,6 +1,7 @@
 """An end of the exchange by itself, with transfers that end when the test says so."""
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -177,7 +178,7 @@ def test_parts_cover_a_bucket_and_only_the_last_is_not_of_whole_chunks(elements,
 def test_a_small_bucket_has_one_owner_and_they_take_turns():
     exchange = object.__new__(Exchange)
     exchange._codec, exchange._owners = "int4", [0, 1, 2]
-    exchange._opening = SimpleNamespace(chunk_bytes=1428)
+    exchange._opening = cast("Any", SimpleNamespace(chunk_bytes=1428))
     exchange.plan = tuple(Bucket(count, "float32", ()) for count in (270_000, 23_000, 23_000))
     spans = [[exchange._span(index, place) for place in range(3)] for index in range(3)]
     assert [[span.stop - span.start for span in of_one] for of_one in spans] == [

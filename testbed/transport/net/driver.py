@@ -279,9 +279,13 @@ class Driver:
         self._until_alarm = until_alarm
         now_s = time.monotonic()
         for name, link in self.links.items():
-            link.data.wake_up()
-            if self._due_s.get(name, -math.inf) > now_s:
+            # What coalesces is read at once, and what was left unsent needs a place to be sent.
+            if link.data.unread_until_s > -math.inf or link.stream.has_unsent:
+                link.data.wake_up()
+                self.notify(name)
+            elif self._due_s.get(name, -math.inf) > now_s:
                 # Stop rules may have changed, also because of what came from other peers.
+                link.planned = False
                 self._due_s[name] = link.reconsidered_s(now_s)
         over = False
         while True:
