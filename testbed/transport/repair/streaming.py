@@ -126,6 +126,8 @@ class WorthiestFirstSender(StreamingSender):
         expects = not self._replied or self.estimates.loss > _FIRST_RISK
         if not expects or self._reply_s is None or usual_s is None or self.asked_s is not None:
             return due_s
+        if self.all_settled:  # a second PROBE would say the same, and any ACK seem to answer it
+            return due_s
         at_s = self._reply_s + _SILENT * usual_s + _SILENT_S
         return at_s if due_s is None else min(at_s, due_s)
 
