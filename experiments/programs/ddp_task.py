@@ -70,7 +70,8 @@ def train(options: argparse.Namespace) -> None:
     dist.barrier()
     state.close()
     if rank == 0:
-        record(net, dataset, kept, options.examples or len(dataset.test_labels))
+        count = len(dataset.test_labels)
+        record(net, dataset, kept, min(options.examples or count, count))
 
 
 def record(

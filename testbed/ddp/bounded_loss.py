@@ -97,9 +97,9 @@ class BoundedLoss(Steps):
                 at_the_end_of_backward(self._end_backward)
             self._average(reduced, place)
 
-    def _end_backward(self, last_s: float | None = None) -> None:
+    def _end_backward(self, since_s: float | None = None) -> None:
         with self._guarded():
-            self._end_step(last_s)
+            self._end_step(since_s)
 
     def _average(self, tensor: torch.Tensor, name: int) -> None:
         require_plain(tensor)

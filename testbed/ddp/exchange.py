@@ -182,11 +182,8 @@ class Exchange:
             self._rendezvous.leave(_OPENING, facts)
 
     def _span(self, index: int, place: int) -> slice:
-        codec, elements, count = (
-            CODECS.create(self._codec),
-            self.plan[index].elements,
-            len(self._owners),
-        )
+        codec, count = CODECS.create(self._codec), len(self._owners)
+        elements = self.plan[index].elements
         if self._small_have_one and codec.length(elements) < count * _LEAST_BYTES:
             return slice(0, elements if place == index % count else 0)
         return shard(elements, place, count, codec.elements(self._opening.chunk_bytes))

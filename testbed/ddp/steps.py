@@ -404,10 +404,10 @@ class Steps(Settings):
 
     # The step ends.
 
-    def _end_step(self, last_s: float | None = None) -> None:
+    def _end_step(self, since_s: float | None = None) -> None:
         """Waits for all buckets: DDP would do so next, and could not tell why one did not come."""
         self._announcer.all_posted()
-        self._await(self._buckets, last_s)
+        self._await(self._buckets, since_s)
         self._announcer.end()
         if not self._idle:
             self._keep_residuals()
