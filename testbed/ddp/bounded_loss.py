@@ -63,8 +63,9 @@ class BoundedLoss(Steps):
             if bucket.is_last():
                 self._announcer.all_posted()
                 # A hook of PyTorch's may have waited in `_take`, or wait before, at the same end.
-                since_s = None if self._torch_hook is None else came_s
-                at_the_end_of_backward(partial(self._end_backward, since_s))
+                at_the_end_of_backward(
+                    partial(self._end_backward, came_s if self._torch_hook is not None else None)
+                )
         return taken.future
 
     def hook_into(self, model: torch.nn.Module) -> None:
