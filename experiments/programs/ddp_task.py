@@ -81,6 +81,7 @@ def record(
     examples: int,
 ) -> None:
     """Write the evaluations of kept weights into the lab's events."""
+    torch.set_num_threads(os.cpu_count() or 1)  # the other ranks have ended
     name = os.environ.get("LAB_PROGRAM", "server")
     path = Path(os.environ.get("LAB_EVENTS", ".")) / f"training-{name}-evaluations.jsonl"
     with path.open("w") as file:
