@@ -131,14 +131,18 @@ def _flows(flows: pl.DataFrame, inside: pl.Expr) -> Values:
 
 
 def _hosts(queues: pl.DataFrame, hosts: set[str]) -> Values:
+    all_sent = 0.0
     for (link, sender), rows in queues.group_by(["link", "from"], maintain_order=True):
         span_s = _number(rows["t_s"].max()) - _number(rows["t_s"].min())
         ends = set(str(link).split("--"))
         for host in sorted(ends & hosts):
             if span_s > 0:
                 sent = _number(rows["sent_bytes"].max()) - _number(rows["sent_bytes"].min())
+                all_sent += sent * (host == sender)
                 quantity = "sent_bps" if host == sender else "received_bps"
                 yield f"hosts.{_key(host)}.{quantity}", sent * 8 / span_s
+    if all_sent:
+        yield "hosts.all.sent_bytes", all_sent
 
 
 def _queues(queues: pl.DataFrame, facts: Mapping[str, Any]) -> Values:

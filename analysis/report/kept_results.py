@@ -26,7 +26,7 @@ from analysis.report.writing import write_report
 from analysis.statistics import ENOUGH_SEEDS, NOTHING, Estimate, difference_interval, ratio_interval
 from analysis.summary import pairing
 from analysis.summary.document import json_text, summarise
-from analysis.summary.lookup import bounded_metric, entry, pairs, points, ratio_names
+from analysis.summary.lookup import bounded_metric, entry, pairs, points
 from analysis.tables import rendering
 from analysis.tables.by_arm import main_table, metric_tables
 from analysis.tables.published_values import overview_table
@@ -341,9 +341,8 @@ def _short_commits(provenance: dict[str, Any]) -> str:
 def _seeds(summary: dict[str, Any]) -> int:
     # Runs of scripts and programs have no rate of iterations.
     metrics = ("rounds_per_s", "round_latency_s.mean")
-    pairs = ratio_names(summary)
-    counts = (entry(summary, "ratios", pair, metric).n for pair in pairs for metric in metrics)
-    return max(counts, default=1)
+    arms = summary["arms"]
+    return max(entry(summary, "arms", arm, metric).n for arm in arms for metric in metrics)
 
 
 def answers(results: Path) -> Table | None:

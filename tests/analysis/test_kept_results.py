@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from analysis.report import kept_results
+from analysis.statistics import Estimate
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import ResultsBuilder, edited
@@ -158,3 +159,12 @@ def test_the_report_command_keeps_and_writes(tmp_path, undrawn, monkeypatch):
     (place / "README.md").write_text("<!-- quick: begin -->\n")
     refused = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--readme"])
     assert isinstance(refused.exception, InputError)
+
+
+@pytest.mark.parametrize(
+    ("values", "answer"),
+    [((0.5, 0.9), "yes"), ((1.1, 1.2), "no"), ((0.9, 1.1), "not told apart")],
+)
+def test_an_answer_of_few_seeds_is_called_an_indication(values, answer):
+    few = Estimate(value=1.0, values=values, n=2)
+    assert kept_results._is_less(few, 1.0) == f"{answer} (an indication: few seeds)"

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from analysis.data import programs
 from analysis.data.load import load
 from analysis.data.programs import measured
 from analysis.report import writing
@@ -217,3 +218,15 @@ def test_the_last_value_of_each_process_in_a_host_is_added_up(tmp_path):
     program = {"name": "one", "host": "h1", "began_s": 1.0, "ended_s": 2.0}
     write(tmp_path / "workload.json", {"programs": [program]})
     assert measured(tmp_path)["hosts.h1.cpu_s"] == 2.75
+
+
+def test_all_hosts_have_sent_what_their_own_links_carried():
+    ends = [("server", 1000), ("s1", 50_000), ("worker-1", 300)]
+    rows = [
+        {"link": f"{'worker-1' if end == 'worker-1' else 'server'}--s1", "from": end}
+        | {"t_s": t_s, "sent_bytes": 7 + int(t_s * sent)}
+        for end, sent in ends
+        for t_s in (0.0, 1.0, 2.0)
+    ]
+    values = dict(programs._hosts(pl.DataFrame(rows), {"server", "worker-1"}))
+    assert values["hosts.all.sent_bytes"] == 2 * 1300

@@ -33,8 +33,6 @@ def test_answers_and_benches_come_from_what_is_kept(tmp_path):
     answers = kept_results.answers(RESULTS)
     assert answers is not None
     assert {row[-1].text for row in answers.rows} <= {path.name for path in RESULTS.iterdir()}
-    few = next(row for row in answers.rows if row[-1].text == "ddp-hooks")
-    assert few[3].text.endswith("(an indication: few seeds)")
     bench = kept_results.bench("bench-bound", RESULTS)
     assert bench is not None
     cells = {row[0].text: [cell.text for cell in row[1:]] for row in bench.rows}
