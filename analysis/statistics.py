@@ -146,33 +146,70 @@ def _quantile(n: int) -> float:
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
 
 
-RATIO_MARGIN = 0.1  # of the published ratio
-GAIN_MARGIN = 0.2  # of what the published ratio differs from 1 by; the smaller of the two counts
-ACCURACY_MARGIN = 0.01  # one point
-Verdict = Literal["reproduced", "not reproduced", "undecided", "too small to test here"]
-Quantity = Literal["ratio", "accuracy", "other"]
+Verdict = Literal[
+    "confirmed", "holds on our tasks only", "no effect seen", "contradicted", "not tested"
+]
+GAIN_MARGIN = 0.2  # of the gain that is claimed
+POWER = 0.8  # with which the smallest effect would have been seen
+SIGNIFICANT = 1 - CONFIDENCE
 
 
-def verdict(ours: Estimate, low: float, high: float, quantity: Quantity) -> Verdict | None:
-    """Test our estimate for equivalence with a published value from `low` to `high`.
+def verdict_on_gain(
+    ours: Estimate,
+    theirs: Sequence[float],
+    nothing: float,
+    *,
+    alike: bool,
+    p_value: float | None = None,
+) -> Verdict:
+    """Judge a claim that something gains, or costs, so much.
 
-    Two one-sided tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987) by way of the 95 %
-    interval, so each at 2.5 %: the published range is widened by the margin. None for quantities
-    without a margin.
+    Args:
+        theirs: the ends of the claimed range, on one side of `nothing`.
+        nothing: what no effect is: 1 of a ratio, 0 of a difference.
+        alike: whether ours has the claim's model and data.
+        p_value: of no effect, corrected for the claim's other comparisons.
     """
-    if quantity == "other":
+    if ours.low is None or ours.high is None:
+        return "not tested"
+    sign = 1 if theirs[1] > nothing else -1
+    low, high = sorted(sign * (end - nothing) for end in (ours.low, ours.high))
+    least = (1 - GAIN_MARGIN) * min(sign * (end - nothing) for end in theirs)
+    if low <= 0 <= high or (p_value is not None and p_value > SIGNIFICANT):
+        return "no effect seen"
+    if high < least:
+        return "contradicted"
+    return "confirmed" if alike and low >= least else "holds on our tasks only"
+
+
+def verdict_on_cost(
+    ours: Estimate, theirs: Sequence[float], nothing: float, margin: float, *, alike: bool
+) -> Verdict:
+    """Judge a claim that something costs no more than so much, and a margin.
+
+    A test of non-inferiority by way of the 95 % interval, so at 2.5 %. An interval with ends on
+    both sides of the limit decides nothing. Costs are below 0, or above a ratio of 1.
+    """
+    if ours.low is None or ours.high is None:
+        return "not tested"
+    sign = 1 if nothing else -1
+    low, high = sorted(sign * (end - nothing) for end in (ours.low, ours.high))
+    most = max(0.0, *(sign * (end - nothing) for end in theirs)) + margin
+    if low > most:
+        return "contradicted"
+    if high > most:
+        return "not tested"
+    return "confirmed" if alike else "holds on our tasks only"
+
+
+def smallest_seen(ours: Estimate) -> float | None:
+    """The smallest difference that as many seeds would have shown, with a power of 80 %."""
+    if ours.low is None or ours.high is None:
         return None
-    if ours.low is None or ours.high is None or ours.n < ENOUGH_SEEDS:
-        return "undecided"
-    least, most = low - ACCURACY_MARGIN, high + ACCURACY_MARGIN
-    if quantity == "ratio":
-        least = max(low / (1 + RATIO_MARGIN), low - GAIN_MARGIN * abs(low - 1))
-        most = min(high * (1 + RATIO_MARGIN), high + GAIN_MARGIN * abs(high - 1))
-    if ours.low > most or least > ours.high:
-        return "not reproduced"
-    if least <= (1 if quantity == "ratio" else 0) <= most:
-        return "too small to test here"
-    return "reproduced" if least <= ours.low and ours.high <= most else "undecided"
+    from scipy.special import stdtrit
+
+    half = (ours.high - ours.low) / 2
+    return half * (1 + float(stdtrit(ours.n - 1, POWER)) / _quantile(ours.n))
 
 
 def byte_bound(low: float, high: float) -> float:

@@ -226,6 +226,12 @@ def read(folder: Path) -> KeptRows:
         raise ValueError(f"{folder}: {error!r}; valid: the files as they were kept") from None
 
 
+def wall_s_by_arm(folder: Path) -> dict[str, float]:
+    """Returns how long all attempts at an arm's runs took, one after the other."""
+    attempts = _read_csv(folder / ATTEMPTS, ATTEMPT_COLUMNS.get, ATTEMPT_COLUMNS)
+    return dict(attempts.group_by("arm").agg(pl.col("wall_s").sum()).iter_rows())
+
+
 def _read(folder: Path) -> KeptRows:
     document = document_of(folder / EXPERIMENT)
     if document.get("schema") != SCHEMA:

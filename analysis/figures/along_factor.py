@@ -117,7 +117,7 @@ def _paper(axes: Axes, cells: list[dict[str, Any]], metric: str) -> set[tuple[fl
         (value["low"], value["high"])
         for cell in cells
         for value in cell["published"].get(metric, [])
-        if "low" in value and value["compared"] == "ratio fixed-low/dblp"
+        if {"low", "high"} <= value.keys() and value["compared"] == "ratio fixed-low/dblp"
     }
     options: Any = {"alpha": _PAPER_ALPHA, "linewidth": 0, "zorder": 0.3}
     for low, high in ranges:

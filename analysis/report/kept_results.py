@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import shutil
 from collections import Counter
@@ -21,15 +22,24 @@ from analysis.data import kept_rows
 from analysis.data.evidence import Evidence, machine_text
 from analysis.data.load import load
 from analysis.data.metrics import ALL_BURSTS, TASK_METRICS, describe, in_table, is_tail_quantile
+from analysis.figures import style
+from analysis.figures.claims import Gain, gains
 from analysis.report import remarks
 from analysis.report.writing import write_report
 from analysis.statistics import ENOUGH_SEEDS, NOTHING, Estimate, difference_interval, ratio_interval
-from analysis.summary import pairing
+from analysis.summary import claims, pairing
 from analysis.summary.document import json_text, summarise
-from analysis.summary.lookup import bounded_metric, entry, pairs, points
+from analysis.summary.lookup import (
+    bounded_metric,
+    entry,
+    factors_text,
+    pairs,
+    points,
+    published_entries,
+)
 from analysis.tables import rendering
 from analysis.tables.by_arm import main_table, metric_tables
-from analysis.tables.published_values import overview_table
+from analysis.tables.claims import Kept, claims_table, comparisons
 from analysis.tables.ratios import findings_table, point_tables
 from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, transposed
 
@@ -39,6 +49,7 @@ SUMMARY, PROVENANCE, MAIN_TABLE = "summary.json", "provenance.json", "main.md"
 _SCHEMA = 2  # of provenance.json
 SIMULATED = "-simulated"  # ends the name of a folder beside that of measured results
 AGAIN = "keep these results again"
+_FIGURE_OF_CLAIMS = "docs/images/does-it-hold.svg"
 _FIGURES = ("ratio-along-factor.png", "learning-along-factor.png", "latency-over-rounds.png")
 
 
@@ -142,9 +153,8 @@ def _rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-# Of an experiment: whether it stands beside the paper's values, in this order; and what the tables
-# of its sweep show where it is not how many times longer than the reference arm rounds took that
-# were hit: ratios of other metrics, or the arms' own values.
+# Of an experiment: what the tables of its sweep show where it is not how many times longer than
+# the reference arm rounds took that were hit: ratios of other metrics, or the arms' own values.
 _EXPERIMENTS = {line["experiment"]: line for line in _rows("pages.csv")}
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _COMPARED_METRICS = (
@@ -161,7 +171,43 @@ def write_readme(*, root: Path = ROOT) -> list[str]:
     pages = {path: filled(path, root) for path in documents(root)}  # all, before any is written
     for path, (text, _) in pages.items():
         path.write_text(text, encoding="utf-8")
+    _draw_claims(root)
     return [name for _, names in pages.values() for name in names]
+
+
+def _draw_claims(root: Path) -> None:
+    path = root / _FIGURE_OF_CLAIMS
+    points = _gains(kept_for_claims(root / RESULTS))
+    if points and path.parent.is_dir():
+        with style.settings():
+            path.write_bytes(style.render(gains(points), path.suffix[1:]))
+
+
+def _gains(kept: Sequence[Kept]) -> list[Gain]:
+    """Our gain over the claimed one, at each point where a claim of a gain was tested."""
+    drawn = []
+    for claim in claims.load():
+        if claim.rule == "cost" or not claim.paper or not math.isfinite(claim.ends[1]):
+            continue
+        claimed = min((end - claim.nothing for end in claim.bounds), key=abs)
+        for group in comparisons(claim, kept):
+            for value in group.values:
+                ours = value.ours
+                if ours.value is None or ours.low is None or ours.high is None:
+                    continue
+                ends = (ours.value, ours.low, ours.high)
+                middle, *interval = ((end - claim.nothing) / claimed for end in ends)
+                where = factors_text(value.factors) or group.kept.summary["experiment"]
+                drawn.append(
+                    Gain(
+                        label=f"{claim.id} {where}",
+                        verdict=value.verdict,
+                        value=middle,
+                        low=min(interval),
+                        high=max(interval),
+                    )
+                )
+    return drawn
 
 
 def documents(root: Path) -> list[Path]:
@@ -199,10 +245,9 @@ def _content(name: str, root: Path) -> str | None:
 
 def _written(name: str, root: Path) -> str | None:
     results = root / RESULTS
-    if name == "overview":
-        folders = [results / experiment for experiment, of in _EXPERIMENTS.items() if of["replay"]]
-        kept = [read(folder)[0] for folder in folders if (folder / SUMMARY).is_file()]
-        return _bare(overview_table(kept)) if kept else None
+    if name == "claims":
+        kept = kept_for_claims(results)
+        return _bare(claims_table(kept)) if kept else None
     if name == "kept":
         listed = sorted(path.parent for path in results.glob(f"*/{PROVENANCE}"))
         return _bare(_list(listed)) if listed else None
@@ -215,6 +260,18 @@ def _written(name: str, root: Path) -> str | None:
     simulated = measured.with_name(measured.name + SIMULATED)
     kept_both = all((folder / PROVENANCE).is_file() for folder in (measured, simulated))
     return _comparison(measured, simulated) if name.endswith(_COMPARED) and kept_both else None
+
+
+def kept_for_claims(results: Path) -> list[Kept]:
+    """Reads what is kept of the experiments that test a paper's claims."""
+    kept = []
+    for path in sorted(results.glob(f"*/{kept_rows.MANIFEST}")):
+        summary, manifest = read(path.parent, SUMMARY, kept_rows.MANIFEST)
+        if any(True for _ in published_entries(summary)):
+            wall_s = kept_rows.wall_s_by_arm(path.parent)
+            simulated = is_simulated(manifest)
+            kept.append(Kept(summary=summary, simulated=simulated, wall_s=wall_s))
+    return kept
 
 
 def _comparison(measured: Path, simulated: Path) -> str:
@@ -264,9 +321,6 @@ def block(folder: Path) -> str:
     findings = findings_table(summary)
     if 0 < len(findings.rows) <= _MOST_PAIRS and not points(summary):
         shown.append(_parts(transposed(findings)))
-    papers = overview_table([summary])
-    if papers.rows and _seeds(summary) >= ENOUGH_SEEDS:
-        shown.append(_bare(papers))
     return "\n".join([*shown, _words(summary, provenance, folder.name)]) + "\n"
 
 
@@ -276,7 +330,7 @@ def _list(folders: list[Path]) -> Table:
         summary, provenance, manifest = read(folder, SUMMARY, PROVENANCE, kept_rows.MANIFEST)
         cells = (
             folder.name + " (simulated)" * is_simulated(manifest),
-            str(_seeds(summary)),
+            str(seeds(summary)),
             str(provenance["verdicts"]["ok"]),
             str(sum(provenance["refused"].values())),
             provenance["began"][:10],
@@ -306,9 +360,9 @@ def _bare(table: Table) -> str:
 
 
 def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
-    seeds, refused = _seeds(summary), provenance["refused"]
+    count, refused = seeds(summary), provenance["refused"]
     spread = "95 % intervals (Student's t)"
-    if seeds < ENOUGH_SEEDS:
+    if count < ENOUGH_SEEDS:
         spread = "the seeds' values, too few for more than an indication"
     ended, again = (
         ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
@@ -316,7 +370,7 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
     )
     return " ".join(
         [
-            f"Means over n = {seeds} seeds with {spread}.",
+            f"Means over n = {count} seeds with {spread}.",
             *(f"{remark[0].upper()}{remark[1:]}." for remark in provenance["remarks"]),
             f"Runs: {ended}.",
             *([f"Attempts that were refused and repeated: {again}."] if refused else []),
@@ -338,7 +392,7 @@ def _short_commits(provenance: dict[str, Any]) -> str:
     return ", ".join(commit[:7] + commit[40:] for commit in provenance["commits"] if commit)
 
 
-def _seeds(summary: dict[str, Any]) -> int:
+def seeds(summary: dict[str, Any]) -> int:
     # Runs of scripts and programs have no rate of iterations.
     metrics = ("rounds_per_s", "round_latency_s.mean")
     arms = summary["arms"]
@@ -346,7 +400,7 @@ def _seeds(summary: dict[str, Any]) -> int:
 
 
 def answers(results: Path) -> Table | None:
-    """A row for each question whose result is kept: what of two arms, or of the paper, is so."""
+    """A row for each question whose result is kept: what of two arms is so."""
     rows = []
     for question in _rows("questions.csv"):
         folder = results / question["result"]
@@ -358,12 +412,6 @@ def answers(results: Path) -> Table | None:
 
 def _answer(question: Mapping[str, str], folder: Path) -> list[Cell]:
     point = dict(part.split("=") for part in question["point"].split(";") if part)
-    if question["paper"]:
-        (summary,) = read(folder)
-        parts = [part for part in summary["points"] if point in ({}, part["factors"])]
-        for title, arms, paper, ours, answer in overview_table([{**summary, "points": parts}]).rows:
-            if question["paper"] in title.text:
-                return [Cell(text=arms.text, detail=f"paper: {paper.text}"), ours, answer]
     first, second, metric = (question[name] for name in ("first", "second", "metric"))
     is_ratio = metric not in TASK_METRICS
     rows = pairing.at_point(kept_rows.read(folder).per_run(), point)

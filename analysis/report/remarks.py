@@ -21,7 +21,7 @@ from analysis.data.evidence import (
     section,
 )
 from analysis.formatting import PERCENT, joined, number
-from analysis.summary import lookup, published
+from analysis.summary import claims, lookup
 
 _FEW = 3  # of many alike
 # Shares of critical rounds that differ by so much change the mean of DBLP's tolerances (0.8 and
@@ -47,8 +47,8 @@ def cautions(results: Evidence, summary: dict[str, Any]) -> list[str]:
         *_phases(results, summary),
         *left_out,
         *(
-            f"published: {name!r} is unknown; valid: the ids in analysis/data/published.yaml"
-            for name in published.unknown(results.published_ids)
+            f"published: {name!r} is unknown; valid: the ids in analysis/claims.yaml"
+            for name in claims.unknown(results.published_ids)
         ),
     ]
 

@@ -21,7 +21,7 @@ from analysis.report.timeline import FILE as TIMELINE
 from analysis.report.timeline import timeline_page
 from analysis.summary.document import json_text, summarise
 from analysis.summary.lookup import entry, of_programs, points
-from analysis.tables import by_arm, published_values, ratios, setup, verdicts
+from analysis.tables import by_arm, claims, ratios, setup, verdicts
 from analysis.tables.rendering import Cell, Table, row, to_csv, to_latex, to_markdown
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
@@ -114,7 +114,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         "ratios": ratios.ratio_table(summary),
         "phases": by_arm.critical_rounds_table(summary),
         "round-time": by_arm.round_time_table(results),
-        "published": published_values.experiment_table(summary),
+        "published": claims.experiment_table(summary),
         "impairments": setup.impairment_table(results),
         "links": setup.link_table(results),
         "runs": verdicts.run_table(results),

@@ -23,7 +23,7 @@ from analysis.statistics import (
     paired_p_value,
     ratio_interval,
 )
-from analysis.summary import lookup, pairing, published
+from analysis.summary import claims, lookup, pairing
 from analysis.summary.lookup import BASELINE, OWN_LIMIT, REFERENCE, pairs, several_tasks
 
 SCHEMA = 1
@@ -36,7 +36,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
 
     Values are averaged over the points of a seed, and then over seeds.
     """
-    entries = published.select(results.published_ids, results.arms)
+    entries = claims.select(results.published_ids, results.arms)
     measured = results.per_run()
     phased = lookup.phased_arms(results, measured)
     points = _points(results, measured, entries, phased)
@@ -69,11 +69,11 @@ def summarise(results: Evidence) -> dict[str, Any]:
         ]
         summary["published_elsewhere"] = [entry.title for entry in elsewhere]
         remaining = [entry for entry in remaining if entry not in elsewhere]
-    summary["published"] = published.between_arms(remaining, summary, results.ok_runs)
-    within_arm = published.within_arm(entries, results.ok_runs, whole)
+    summary["published"] = claims.between_arms(remaining, summary, results.ok_runs)
+    within_arm = claims.within_arm(entries, results.ok_runs, whole)
     for metric, compared in within_arm.items():
         summary["published"].setdefault(metric, []).extend(compared)
-    summary["settings"] = published.settings(results.published_ids)
+    summary["settings"] = claims.settings(results.published_ids)
     if points:
         summary["points"] = points
         factors = [point["factors"] for point in points]
@@ -86,7 +86,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
 def _points(
     results: Evidence,
     measured: pl.DataFrame,
-    entries: Sequence[published.Published],
+    entries: Sequence[claims.Claim],
     phased: Sequence[str],
 ) -> list[dict[str, Any]]:
     by_point: dict[tuple[tuple[str, str | None], ...], list[Run]] = {}
@@ -94,7 +94,7 @@ def _points(
         point = tuple((name, factor_text(value)) for name, value in run.factors.items())
         by_point.setdefault(point, []).append(run)
     conditions_of = {
-        factors: published.shared_conditions([run for run in runs if run.config])
+        factors: claims.shared_conditions([run for run in runs if run.config])
         for factors, runs in by_point.items()
         if factors
     }
@@ -127,10 +127,10 @@ def _points(
                 )
                 or (by_task and entry.metrics[0] in TASK_METRICS)
             )
-            and published.meets(cell["factors"] | conditions, entry.applies_to)
+            and claims.meets(cell["factors"] | conditions, entry.applies_to)
         ]
         ok_runs = [run for run in runs if run.verdict == "ok"]
-        cell["published"] = published.between_arms(here, cell, ok_runs)
+        cell["published"] = claims.between_arms(here, cell, ok_runs)
         points.append(cell)
     return points
 

@@ -192,6 +192,33 @@ def simulate(options: Execution) -> None:
         raise typer.Exit(1)
 
 
+@_verb(_RUN, "replay D1 L1    or, what an hour allows: ./lab replay --within 60m")
+def replay(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="CLAIM...", help="ids of claims; none lists them")
+    ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option("--within", metavar="TIME", help="run what so much time allows: 60m, 2h"),
+    ] = None,
+    kept: Annotated[
+        bool, typer.Option("--kept", help="alone: print what the stored results say")
+    ] = False,
+    out: Out = RESULTS,
+) -> None:
+    """List what papers claim, or run what tests it, and write a page of verdicts."""
+    from testbed.cli import replay
+
+    if kept and (ids or within):
+        raise InputError("--kept: valid alone")
+    if kept:
+        replay.show_kept(console())
+    elif not ids and within is None:
+        replay.show(console())
+    elif not replay.run(replay.chosen(ids or (), within), out, console()):
+        raise typer.Exit(1)
+
+
 @_verb(_RUN, "watch    (in a second terminal, while ./lab run goes on)")
 def watch(what: What = None, out: Out = RESULTS) -> None:
     """Show the run in progress: rounds, queues, drops, windows, processes; then the next one."""

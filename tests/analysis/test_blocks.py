@@ -95,7 +95,7 @@ def test_seeds_measured_whole_elsewhere_are_pairs(tmp_path):
 
 def test_an_arm_is_compared_with_itself_on_one_machine_only(tmp_path):
     build = ResultsBuilder(tmp_path)
-    build.published = ["fig2-latency"]
+    build.published = ["D21"]
     for seed in range(1, 6):
         for k, calm_s in ((20, 0.3), (40, 0.2 if seed < 5 else 2.0)):
             config = {"protocol": {"gather": f"phased:low=0.008,high={0.008 + k / 100}"}}

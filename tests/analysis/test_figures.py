@@ -61,7 +61,7 @@ def test_calm_rounds_and_burst_rounds_have_distributions_of_their_own(tmp_path):
 
 
 def test_the_headline_ratio_is_joined_between_its_bounds_at_numbers_and_not_at_names(tmp_path):
-    sweep(tmp_path, published=["dblp-burst-latency"])
+    sweep(tmp_path, published=["D1"])
     summary = summary_of(tmp_path)
 
     def drawn() -> tuple[Axes, set[tuple[float, ...]], set[tuple[float, ...]]]:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from analysis.report import kept_results
 from analysis.statistics import Estimate
+from analysis.tables.claims import claims_table
 from testbed.cli.verbs import app
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import ResultsBuilder, edited
@@ -15,7 +16,7 @@ from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
 
 README = "# Title\n\n<!-- quick: begin -->\nold | table\n<!-- quick: end -->\n\nrest\n"
-OVERVIEW = "<!-- overview: begin -->\nold\n<!-- overview: end -->\n"
+CLAIMS = "<!-- claims: begin -->\nold\n<!-- claims: end -->\n"
 
 
 def root(folder: Path, text: str = README) -> Path:
@@ -63,8 +64,9 @@ def test_kept_results_are_small_and_enough_for_a_sweep(tmp_path):
     text = kept_results.block(folder)
     assert "| q = 0.9 | 4.00 (4.00" in text
     assert "Runs: 20 ok." in text
-    (paper,) = (line for line in text.splitlines() if "Send latency at a burst iteration" in line)
-    assert paper.endswith("| not reproduced at 1 of 2, reproduced at 1 of 2 |")
+    (kept,) = kept_results.kept_for_claims(place / "experiments" / "results")
+    row = next(row for row in claims_table([kept]).rows if row[0].text.startswith("D1:"))
+    assert row[4].text == "contradicted at 1 of 2, holds on our tasks only at 1 of 2"
     assert (folder / "ratio-along-factor.png").is_file()
     assert sum(path.stat().st_size for path in folder.glob("*.json")) < 60_000
 
@@ -130,7 +132,7 @@ def test_results_without_an_ok_run_are_not_kept(tmp_path):
     ("name", "readme", "summary", "message"),
     [
         ("quick", "<!-- quick: begin -->\nrest\n", None, "needs one <!-- quick: end -->"),
-        ("burst-latency", OVERVIEW, "{", "burst-latency/summary.json: .*keep these results again"),
+        ("burst-latency", CLAIMS, "{", "burst-latency/summary.json: .*keep these results again"),
     ],
     ids=["no end", "damaged"],
 )

@@ -75,8 +75,7 @@ def golden_sweep(folder: Path) -> None:
     arm is ok, at 0.1 no run at all. Phases differ between the seeds.
     """
     build = sweep(folder, seeds=6)
-    build.published = ["dblp-burst-latency", "limit-bytes", "limit-passes", "no-such-id"]
-    build.published += [f"dblp-training-time-{model}-burst" for model in ("efficientnet", "resnet")]
+    build.published = ["D1", "limit-bytes", "limit-passes", "no-such-id", "D4", "D6"]
     with edited(build.folder / "fixed-low-s2-0.9" / "manifest.json") as manifest:
         manifest["cpu"] = "Other CPU"
     run_of(build, "dblp", 7, 0.9, critical=5)
@@ -119,7 +118,7 @@ def test_kinds_of_impairment_have_their_own_rows_only_where_they_differ(tmp_path
             rounds[8]["latency_s"] *= 0.5 if directory.name.startswith("dblp") else 1
     published = summary_of(tmp_path / "one")["published"]
     ids = [entry["id"] for entry in published[impaired]]
-    assert ids == ["dblp-burst-latency", "limit-bytes", "limit-passes"]
+    assert ids == ["D1", "limit-bytes", "limit-passes"]
     assert published[impaired][0]["ours"]["value"] == pytest.approx(5.0)
     burst = published["round_latency_s.burst_mean"][0]["ours"]["value"]
     assert burst == pytest.approx(1.0 / 0.15)

@@ -15,8 +15,10 @@ from analysis.statistics import (
     paired_p_value,
     paper_reduction,
     ratio_interval,
+    smallest_seen,
     true_reduction,
-    verdict,
+    verdict_on_cost,
+    verdict_on_gain,
 )
 
 
@@ -94,44 +96,91 @@ def test_holm_multiplies_the_smallest_p_value_the_most(p_values, corrected):
     assert holm(p_values) == [p and pytest.approx(p) for p in corrected]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "published", "expected"),
-    [
-        (1.15, 1.20, (1.18, 1.18), "reproduced"),
-        (1.145, 1.215, (1.18, 1.18), "reproduced"),  # 1.18 and a fifth of 0.18
-        (1.143, 1.20, (1.18, 1.18), "undecided"),
-        (1.13, 1.14, (1.25, 1.25), "not reproduced"),  # half the gain
-        (0.50, 3.00, (1.18, 1.18), "undecided"),  # a wide interval does not win
-        (0.99, 1.01, (1.02, 1.02), "not reproduced"),  # no effect reproduces none
-        (1.30, 1.90, (1.18, 1.18), "not reproduced"),
-        (3.70, 6.50, (4.00, 5.97), "reproduced"),  # 4.00 / 1.1 to 5.97 * 1.1
-        (3.60, 5.00, (4.00, 5.97), "undecided"),
-    ],
-)
-def test_a_ratio_is_compared_within_a_fifth_of_its_gain(low, high, published, expected):
-    ours = Estimate(value=(low + high) / 2, low=low, high=high, n=5)
-    assert verdict(ours, published[0], published[1], "ratio") == expected
+def estimate(low: float, high: float, n: int = 5) -> Estimate:
+    return Estimate(value=(low + high) / 2, low=low, high=high, n=n)
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "published", "expected"),
+    ("low", "high", "theirs", "expected"),
     [
-        (-0.0128, 0.0071, -0.0029, "too small to test here"),
-        (0.0072, 0.02, -0.0029, "not reproduced"),
-        (-0.0913, -0.0715, -0.0814, "reproduced"),
-        (-0.0915, -0.0715, -0.0814, "undecided"),
+        (1.15, 1.20, (1.18, 1.18), "confirmed"),  # 1.18 less a fifth of 0.18 is 1.144
+        (1.143, 1.20, (1.18, 1.18), "holds on our tasks only"),
+        (1.30, 1.90, (1.18, 1.18), "confirmed"),  # more than is claimed
+        (1.13, 1.14, (1.25, 1.25), "contradicted"),  # half the gain
+        (0.50, 3.00, (1.18, 1.18), "no effect seen"),  # a wide interval does not win
+        (0.99, 1.01, (1.02, 1.02), "no effect seen"),
+        (0.70, 0.80, (1.18, 1.18), "contradicted"),  # the opposite
+        (3.45, 6.50, (4.00, 5.97), "confirmed"),  # 4.00 less a fifth of 3
+        (1.60, 1.70, (4.00, 5.97), "contradicted"),
+        (1.001, 1.2, (1.0, math.inf), "confirmed"),  # any gain
     ],
 )
-def test_accuracies_are_compared_within_a_point(low, high, published, expected):
-    ours = Estimate(value=(low + high) / 2, low=low, high=high, n=10)
-    assert verdict(ours, published, published, "accuracy") == expected
+def test_a_gain_is_confirmed_from_four_fifths_of_it_on(low, high, theirs, expected):
+    assert verdict_on_gain(estimate(low, high), theirs, 1.0, alike=True) == expected
 
 
-def test_four_seeds_decide_nothing_and_what_has_no_margin_gets_no_verdict():
-    close = Estimate(value=1.18, low=1.17, high=1.19, n=4)
-    assert verdict(close, 1.18, 1.18, "ratio") == "undecided"
-    assert verdict(Estimate(value=1.18, n=2), 1.18, 1.18, "ratio") == "undecided"
-    assert verdict(Estimate(value=1.0, low=0.9, high=1.1, n=9), 1.0, 1.0, "other") is None
+def test_a_gain_on_other_tasks_is_not_confirmed_and_one_in_doubt_by_p_is_not_seen():
+    ours = estimate(1.2, 1.4)
+    assert verdict_on_gain(ours, (1.25, 1.25), 1.0, alike=False) == "holds on our tasks only"
+    corrected = verdict_on_gain(ours, (1.25, 1.25), 1.0, alike=True, p_value=0.06)
+    assert corrected == "no effect seen"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-0.09, -0.07, "confirmed"),  # theirs is 8.1 points lower
+        (-0.05, -0.02, "contradicted"),
+        (-0.01, 0.02, "no effect seen"),
+        (0.01, 0.02, "contradicted"),
+    ],
+)
+def test_what_is_lost_is_judged_as_what_is_gained(low, high, expected):
+    assert verdict_on_gain(estimate(low, high), (-0.0814, -0.0814), 0.0, alike=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "theirs", "nothing", "expected"),
+    [
+        (-0.0128, 0.0071, -0.0029, 0.0, "confirmed"),  # it costs less than 0.29 and a point
+        (-0.0130, 0.0071, -0.0029, 0.0, "not tested"),
+        (-0.03, -0.02, -0.0029, 0.0, "contradicted"),
+        (0.01, 0.03, -0.0029, 0.0, "confirmed"),  # it gains
+        (0.01, 0.03, 0.0013, 0.0, "confirmed"),
+        (0.99, 1.039, 1.03, 1.0, "confirmed"),
+        (1.05, 1.06, 1.03, 1.0, "contradicted"),
+    ],
+)
+def test_a_cost_is_bounded_by_what_is_claimed_and_a_margin(low, high, theirs, nothing, expected):
+    ours = estimate(low, high)
+    assert verdict_on_cost(ours, (theirs, theirs), nothing, 0.01, alike=True) == expected
+    if expected == "confirmed":
+        elsewhere = verdict_on_cost(ours, (theirs, theirs), nothing, 0.01, alike=False)
+        assert elsewhere == "holds on our tasks only"
+
+
+def test_four_seeds_test_nothing():
+    ours = Estimate(value=1.18, n=4, values=(1.1, 1.2, 1.2, 1.2))
+    assert verdict_on_gain(ours, (1.18, 1.18), 1.0, alike=True) == "not tested"
+    assert verdict_on_cost(ours, (1.18, 1.18), 1.0, 0.01, alike=True) == "not tested"
+    assert smallest_seen(ours) is None
+
+
+def test_the_smallest_effect_is_seen_four_times_of_five():
+    rng = np.random.default_rng(3)
+    effect = smallest_seen(mean_interval(rng.normal(size=4000)))
+    assert effect == pytest.approx((1.96 + 0.84) / math.sqrt(4000), rel=0.05)
+    samples = rng.normal(effect_of(10), size=(4000, 10))
+    seen = [(mean_interval(sample).low or -1) > 0 for sample in samples]
+    assert np.mean(seen) == pytest.approx(0.8, abs=0.05)
+
+
+def effect_of(n: int) -> float:
+    """The smallest effect that n values of variance 1 show, by the formula."""
+    half = stats.t.ppf(0.975, n - 1) / math.sqrt(n)
+    effect = smallest_seen(estimate(-half, half, n))
+    assert effect is not None
+    return effect
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import analysis
 from analysis.data.load import load
 from analysis.report import remarks
 from analysis.summary.document import summarise
-from analysis.tables import published_values, verdicts
+from analysis.tables import claims, verdicts
 from analysis.tables.by_arm import main_table
 from analysis.tables.ratios import findings_table, first_finding, ratio_table
 from analysis.tables.rendering import to_markdown
@@ -102,7 +102,7 @@ def test_a_lone_arm_is_not_the_finding_of_a_comparison(tmp_path):
         "no ok run of dblp (1 invalid)",
         "no ok run of fixed-low (1 missing)",
     ]
-    notes = [cell.note for row in published_values.experiment_table(summary).rows for cell in row]
+    notes = [cell.note for row in claims.experiment_table(summary).rows for cell in row]
     assert "not measured by both in ok runs" in notes
 
 

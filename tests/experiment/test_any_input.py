@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OWN_FILES = [
     *sorted(_ROOT.glob("experiments/*.yaml")),
     _ROOT / "examples/own.yaml",
-    *(_ROOT / name for name in ("analysis/data/published.yaml", "tests/cli/wrong_inputs.yaml")),
+    *(_ROOT / name for name in ("analysis/claims.yaml", "tests/cli/wrong_inputs.yaml")),
     _ROOT / "testbed/documentation/run_directory_format.yaml",
 ]
 _BASE = {

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from analysis.summary import published
+from analysis.summary import claims
 from testbed import experiment
 from testbed.cli import execution
 from testbed.experiment.run import key_of
@@ -267,7 +267,7 @@ def test_every_item_of_the_paper_has_three_valid_profiles_five_seeds_and_known_n
         assert len(runs[0].experiment.seeds) >= 5
         assert len({run.key for run in runs}) == len(runs)
     named = set(runs[0].experiment.published or ())
-    assert named <= {number.id for number in published.load()}
+    assert named <= {claim.id for claim in claims.load()}
 
 
 @pytest.mark.parametrize("name", ["accuracy", "burst-accuracy", "fig2-k-sweep"])

@@ -1,13 +1,14 @@
-"""The papers' numbers (`analysis/data/published.yaml`), and ours under their conditions."""
+"""Sets what papers claim (`analysis/claims.yaml`) beside what we measured in their conditions."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import yaml
@@ -15,22 +16,24 @@ import yaml
 from analysis import statistics
 from analysis.data.evidence import BLOCK, FACTOR_PREFIX, Run, dataset_name, pace, section
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
-from analysis.statistics import Estimate, difference_interval, ratio_interval
-from analysis.summary import pairing
+from analysis.statistics import Estimate, difference_interval, paired_p_value, ratio_interval
+from analysis.summary import lookup, pairing
 from analysis.summary.lookup import BASELINE, REFERENCE, entry, factors_text
 
 ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
+_PAYLOAD = "payload of "
 Conditions = dict[str, Any]
 Compared = dict[str, list[dict[str, Any]]]  # by metric
 _POINTS = ("first", "second")  # of an entry that compares an arm with itself
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """A published value or range: of two arms, or of one at two points of a sweep."""
+class Claim:
+    """A claimed value or range: of two arms, or of one at two points of a sweep."""
 
     id: str
     title: str
+    paper: str = ""
     model: Sequence[str]
     metrics: Sequence[str]
     section: str = "ratios"  # of `summary.json` that holds our value: or `differences`
@@ -39,21 +42,35 @@ class Published:
     values: dict[str, float] | None = None  # of each arm
     points: Sequence[Conditions] = ()
     applies_to: Conditions = field(default_factory=dict)
+    rule: Literal["gain", "cost"] = "gain"
+    margin: float = 0.0  # of a cost, beyond what is claimed
+    dataset: str | None = None
     condition: str
     source: str
     confidence: str
     version: str
+    why: str = ""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The claimed range; infinite where any effect is meant."""
+        return self.bounds[0], self.bounds[1] if self.bounds[1:] else math.inf
+
+    @property
+    def nothing(self) -> float:
+        """The value of no effect."""
+        return 1.0 if self.section == "ratios" else 0.0
 
 
 @cache
 def _document() -> dict[str, Any]:
-    path = Path(__file__).parents[1] / "data" / "published.yaml"
+    path = Path(__file__).parents[1] / "claims.yaml"
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 @cache
-def load() -> tuple[Published, ...]:
-    return tuple(Published(**entry) for entry in _document()["entries"])
+def load() -> tuple[Claim, ...]:
+    return tuple(Claim(**claim) for claim in _document()["claims"])
 
 
 def load_models() -> dict[str, str]:
@@ -65,54 +82,54 @@ def settings(ids: Sequence[str] | None) -> list[dict[str, Any]]:
 
 
 def unknown(ids: Sequence[str] | None) -> list[str]:
-    known = {published.id for published in load()} | {setting["id"] for setting in settings(None)}
+    known = {claim.id for claim in load()} | {setting["id"] for setting in settings(None)}
     return [name for name in ids or [] if name not in known]
 
 
-def select(ids: Sequence[str] | None, arms: Sequence[str]) -> list[Published]:
+def select(ids: Sequence[str] | None, arms: Sequence[str]) -> list[Claim]:
     return [
-        published
-        for published in load()
-        if (set(published.arms) <= set(arms) if ids is None else published.id in ids)
+        claim
+        for claim in load()
+        if (set(claim.arms) <= set(arms) if ids is None else claim.id in ids)
     ]
 
 
 def between_arms(
-    entries: Sequence[Published], summary: Mapping[str, Any], runs: Sequence[Run]
+    claims: Sequence[Claim], summary: Mapping[str, Any], runs: Sequence[Run]
 ) -> Compared:
     by_metric: Compared = {}
-    for published in entries:
-        if published.points:
+    for claim in claims:
+        if claim.points:
             continue
-        section_name = published.section
-        pair = ("/" if section_name == "ratios" else "-").join(published.arms)
+        section_name = claim.section
+        pair = ("/" if section_name == "ratios" else "-").join(claim.arms)
         shown: dict[str, Estimate] = {}
-        for metric in published.metrics:
+        for metric in claim.metrics:
             ours = entry(summary, section_name, pair, metric)
             of_kind = metric.startswith(IMPAIRED)
             may_lack = of_kind or describe(metric).optional
-            if metric != published.metrics[0] and ours.value is None and may_lack:
+            if metric != claim.metrics[0] and ours.value is None and may_lack:
                 continue
             if of_kind and ours == entry(summary, section_name, pair, ALL_BURSTS):
                 metric = ALL_BURSTS
             shown[metric] = ours
         for metric, ours in shown.items():
-            by_metric.setdefault(metric, []).append(_compared(published, metric, pair, ours, runs))
+            p_value = lookup.p_value(summary, section_name, pair, metric)
+            made = _compared(claim, pair, ours, p_value, runs)
+            by_metric.setdefault(metric, []).append(made)
     return by_metric
 
 
-def within_arm(
-    entries: Sequence[Published], runs: Sequence[Run], per_run: pl.DataFrame
-) -> Compared:
+def within_arm(claims: Sequence[Claim], runs: Sequence[Run], per_run: pl.DataFrame) -> Compared:
     by_metric: Compared = {}
-    for published in entries:
+    for claim in claims:
         of_points = [
             [
                 run
                 for run in runs
-                if run.arm in published.arms and meets(run.factors | _conditions(run), point)
+                if run.arm in claim.arms and meets(run.factors | _conditions(run), point)
             ]
-            for point in published.points
+            for point in claim.points
         ]
         if not of_points or not all(of_points):
             continue
@@ -124,17 +141,18 @@ def within_arm(
             for point, of_point in zip(_POINTS, of_points, strict=True)
         )
         apart = pairing.no_pairs(both, *_POINTS)
-        words = (" / " if published.section == "ratios" else " - ").join(
-            map(factors_text, published.points)
+        words = (" / " if claim.section == "ratios" else " - ").join(
+            map(factors_text, claim.points)
         )
-        words = f"{published.arms[0]}: {words}"
-        for metric in published.metrics:
+        words = f"{claim.arms[0]}: {words}"
+        for metric in claim.metrics:
             differ = metric in TASK_METRICS
             mean = pl.col(metric).mean() if differ else pl.col(metric).log().mean().exp()
             of_unit = both.group_by("seed", *BLOCK, "arm", maintain_order=True).agg(mean)
             sides = pairing.measured(of_unit, _POINTS, [metric]).paired(*_POINTS, metric)
             ours = difference_interval(*sides) if differ else ratio_interval(*sides)
-            made = _compared(published, metric, words, ours, itertools.chain(*of_points))
+            p_value = paired_p_value(*sides, ratio=not differ)
+            made = _compared(claim, words, ours, p_value, itertools.chain(*of_points))
             by_metric.setdefault(metric, []).append(made | ({"no_pairs": apart} if apart else {}))
     return by_metric
 
@@ -173,31 +191,60 @@ def meets(conditions: Mapping[str, Any], required: Mapping[str, Any]) -> bool:
 
 
 def _compared(
-    published: Published, metric: str, compared: str, ours: Estimate, runs: Iterable[Run]
+    claim: Claim, compared: str, ours: Estimate, p_value: float | None, runs: Iterable[Run]
 ) -> dict[str, Any]:
-    low, high = published.bounds
-    quantity: statistics.Quantity = "accuracy" if metric == "accuracy" else "other"
-    if published.section == "ratios":
-        quantity = "ratio"
-    return {
-        "id": published.id,
-        "title": published.title,
-        "compared": f"{published.section[:-1]} {compared}",
-        **({"value": low} if low == high else {"low": low, "high": high}),
-        **({"values": published.values} if published.values else {}),
-        "model": list(published.model),
-        "our_model": _models(run for run in runs if run.arm in published.arms),
-        "condition": published.condition,
-        "source": published.source,
-        "confidence": published.confidence,
-        "version": published.version,
+    of_arms = [run for run in runs if run.arm in claim.arms]
+    low, high = claim.ends
+    entry = {
+        "id": claim.id,
+        "title": claim.title,
+        "compared": f"{claim.section[:-1]} {compared}",
+        **({"value": low} if low == high else {"low": low}),
+        **({"high": high} if low < high < math.inf else {}),
+        **({"values": claim.values} if claim.values else {}),
+        "model": list(claim.model),
+        "our_model": _models(of_arms),
+        "our_dataset": _datasets(of_arms),
+        "condition": claim.condition,
+        "source": claim.source,
+        "confidence": claim.confidence,
+        "version": claim.version,
         "ours": ours.as_json(),
-        "verdict": statistics.verdict(ours, low, high, quantity),
+        "p_value": p_value,
     }
+    return entry | {"verdict": verdict(claim, entry)}
+
+
+def verdict(
+    claim: Claim, compared: Mapping[str, Any], p_value: float | None = None
+) -> statistics.Verdict:
+    """Judge a claim by what `summary.json` has beside it; the p-value of no effect is corrected."""
+    ours = Estimate.of_json(compared["ours"])
+    alike = is_alike(claim, compared)
+    if claim.rule == "cost":
+        return statistics.verdict_on_cost(
+            ours, claim.ends, claim.nothing, claim.margin, alike=alike
+        )
+    return statistics.verdict_on_gain(ours, claim.ends, claim.nothing, alike=alike, p_value=p_value)
+
+
+def is_alike(claim: Claim, compared: Mapping[str, Any]) -> bool:
+    """Tell whether ours is of the claim's models, and of its data where something is learnt."""
+    names = load_models()
+    models = {name.removeprefix(_PAYLOAD) for name in compared["our_model"]}
+    if NOT_STATED in claim.model or not models <= {names.get(name, name) for name in claim.model}:
+        return False
+    learns = any(not name.startswith(_PAYLOAD) for name in compared["our_model"])
+    return not learns or set(compared["our_dataset"]) == {claim.dataset}
 
 
 def _models(runs: Iterable[Run]) -> list[str]:
     """The models that some runs trained, or whose payload they sent; none of programs."""
     named = ((section(run.config, "training").get("model"), pace(run.config)) for run in runs)
-    words = {"payload-only": "payload of "}  # nothing is learnt: only its layers are the model's
+    words = {"payload-only": _PAYLOAD}  # nothing is learnt: only its layers are the model's
     return list(dict.fromkeys(f"{words.get(p['kind'], '')}{model}" for model, p in named if model))
+
+
+def _datasets(runs: Iterable[Run]) -> list[str]:
+    names = (dataset_name(section(run.config, "training")) for run in runs)
+    return list(dict.fromkeys(name for name in names if name))
