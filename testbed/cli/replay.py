@@ -40,7 +40,7 @@ class Test:
 
     def command(self) -> str:
         verb = "simulate" if self.simulated else "run"
-        return f"./lab {verb} {self.experiment} --arms {','.join(self.claim.arms)}"
+        return f"./lab {verb} {self.experiment} --arms {','.join(sorted(self.claim.arms))}"
 
 
 def tests() -> list[Test]:
@@ -66,12 +66,11 @@ def tests() -> list[Test]:
 
 
 def show(console: Console) -> None:
-    columns = ("claim", "of", "says", "minutes", "command")
     rows = [
         (test.claim.id, test.claim.paper, test.claim.title, f"{test.minutes:.0f}", test.command())
         for test in tests()
     ]
-    show_table(console, columns, rows)
+    show_table(console, ("claim", "of", "says", "minutes", "command"), rows)
     say(console, "./lab replay ID...  or  --within 60m  runs them; --kept shows what came out here")
 
 
@@ -94,11 +93,12 @@ def chosen(ids: Sequence[str], within: str | None) -> list[Test]:
         raise InputError(
             f"--within {within}: the shortest claim takes {shortest:.0f}m; valid: more"
         )
-    fitting = []
-    for test in picked:
-        if test.minutes <= left:
+    fitting: list[Test] = []
+    for test in picked:  # claims share runs, which take their time once
+        shared = any(test.command() == other.command() for other in fitting)
+        if shared or test.minutes <= left:
             fitting.append(test)
-            left -= test.minutes
+            left -= 0 if shared else test.minutes
     return fitting
 
 
@@ -110,8 +110,8 @@ def run(picked: Sequence[Test], results: Path, console: Console) -> bool:
         words = f"in virtual time: ./lab replay {' '.join(simulated)}" if simulated else "there"
         raise InputError(f"replay: {machine.sentence()}; valid: {words}")
     all_ok = True
-    for test in picked:
-        say(console, f"{test.claim.id}: {test.claim.title}: {test.command()}")
+    for command, test in {test.command(): test for test in picked}.items():
+        say(console, command)
         options = LabExecution(name=test.experiment, arms=",".join(test.claim.arms), out=results)
         all_ok &= execution.run(options, simulated=test.simulated)
         page = write(picked, results)
