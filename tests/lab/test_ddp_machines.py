@@ -46,7 +46,7 @@ def test_three_machines_find_each_other_and_name_what_is_wrong(tmp_path):
 
 @pytest.mark.long  # the script under torchrun in a lab: test_torchrun.py; three machines: above
 def test_the_rehearsal_that_the_page_shows_trains():
-    blocks = list(shown.blocks(ROOT / "docs/how-to/ddp.md"))
+    blocks = list(shown.blocks(ROOT / "docs/how-to/ddp-machines.md"))
     (command,) = [
         command for block in blocks for command in block.commands if "tests.lab.machines" in command
     ]
