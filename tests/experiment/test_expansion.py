@@ -212,7 +212,6 @@ PROFILES = {
     "paper": {},
 }
 PAPER_ITEMS = (
-    "fig1-phase-loss",
     "fig1-whole-tensors",
     "fig2-k-sweep",
     "burst-latency",
