@@ -175,7 +175,7 @@ def _phases(results: Evidence, summary: Mapping[str, Any]) -> Iterator[str]:
             points = number(share, formatting.POINTS)
             yield (
                 f"phases differ between {kind}: critical rounds by up to {points} points "
-                f"({place}), in {len(wide)} of {len(spreads)}; see docs/how-to/tolerance.md#critical-phases"
+                f"({place}), in {len(wide)} of {len(spreads)}; see docs/how-to/tolerance.md"
             )
 
 
