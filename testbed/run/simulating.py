@@ -62,7 +62,11 @@ def torch_as_in_a_lab() -> Iterator[None]:
 class OwnRandomNumbers(Learner):
     """A learner with random numbers of its own, so that it computes to the last bit as in a lab."""
 
-    def __init__(self, make: Callable[[], Learner]) -> None:
+    def __init__(
+        self, make: Callable[[], Learner], *, evaluated: dict[str, float | None] | None = None
+    ) -> None:
+        """`evaluated` is shared by all learners of a run: what the latest model was worth."""
+        self._evaluated = {} if evaluated is None else evaluated
         self._random = torch.get_rng_state()
         with self._own():
             self._learner = make()
@@ -89,8 +93,19 @@ class OwnRandomNumbers(Learner):
         return self._learner.snapshot()
 
     def evaluate(self) -> float | None:
+        """Evaluate, but for a replica that equals the one before."""
+        model, random = self.digest(), self._random
+        if model and model in self._evaluated:
+            return self._evaluated[model]
         with self._own():
-            return self._learner.evaluate()
+            value = self._learner.evaluate()
+        self._evaluated.clear()
+        if torch.equal(random, self._random):  # else it drew, and another draws other numbers
+            self._evaluated[model] = value
+        return value
+
+    def digest(self) -> str:
+        return self._learner.digest()
 
     def weights(self, into: Vector) -> None:
         self._learner.weights(into)
@@ -234,7 +249,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
                 open_endpoint=cast(Callable[..., Any], world.open_endpoint),
                 connect=cast(Callable[..., Any], lambda path, timeout_s: listener.connect()),
                 contents=contents,
-                learner=OwnRandomNumbers,
+                learner=functools.partial(OwnRandomNumbers, evaluated={}),
             ),
         )
         model_and_data.load()
@@ -250,7 +265,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         learns = config["training"]["pace"]["kind"] != "payload-only"
         with torch_as_in_a_lab() if learns else nullcontext(), _rare_garbage_collection():
             _run(simulation, tasks)
-    return judge(config, only="impairments_unmet", events=jsonl.read(log))
+    return judge(config, only=["impairments_unmet"], events=jsonl.read(log))
 
 
 @contextmanager

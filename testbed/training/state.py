@@ -25,6 +25,7 @@ from testbed.shared import drop_order, own_code, run_directory
 from testbed.training import barriers, datasets, models
 from testbed.training.coding import Incoming, Outgoing
 from testbed.training.datasets import Dataset, baselines, splits
+from testbed.training.datasets.base import digest
 from testbed.training.filling import Filling, SenderMemory, Vector
 from testbed.training.fillings import FILLINGS, Unread
 from testbed.training.phases import AnyPhases, Detector, DetectorParameters
@@ -66,6 +67,10 @@ class Learner:
 
     def evaluate(self) -> float | None:
         return None
+
+    def digest(self) -> str:
+        """Hash all that an evaluation depends on; learners of one digest evaluate alike."""
+        return ""
 
     def weights(self, into: Vector) -> None:
         into[:] = 0
@@ -140,6 +145,12 @@ class Replica(Learner):
         return self._dataset.task.evaluate(
             self._model, self._dataset.test_inputs, self._dataset.test_labels
         )
+
+    def digest(self) -> str:
+        tensors = (
+            tensor.detach().cpu().reshape(-1) for tensor in self._model.state_dict().values()
+        )
+        return digest(*(tensor.view(torch.uint8).numpy() for tensor in tensors))
 
     def weights(self, into: Vector) -> None:
         for tensor, part in _parts(self._trained, into):

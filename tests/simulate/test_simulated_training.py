@@ -142,3 +142,34 @@ def test_learners_of_one_process_draw_as_in_processes_of_their_own():
             learner.gradient(into[number])
     assert np.array_equal(gradients, expected)
     assert torch.equal(torch.get_rng_state(), others)
+
+
+class Counted(Drawing):
+    """A learner whose evaluation is counted, and draws if it is told to."""
+
+    def __init__(self, weights, counted, *, draws=False):
+        super().__init__(1)
+        self.weights_now, self.counted, self.draws = weights, counted, draws
+
+    def digest(self):
+        return self.weights_now
+
+    def evaluate(self):
+        self.counted.append(self.weights_now)
+        return float(torch.rand(1)) if self.draws else float(len(self.weights_now))
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_equal_replicas_are_evaluated_once_unless_their_evaluation_draws(draws):
+    counted: list[str] = []
+    evaluated: dict[str, float | None] = {}
+    learners = [
+        OwnRandomNumbers(
+            functools.partial(Counted, weights, counted, draws=draws), evaluated=evaluated
+        )
+        for weights in ("same", "same", "other")
+    ]
+    values = [learner.evaluate() for learner in learners]
+    assert counted == (["same", "same", "other"] if draws else ["same", "other"])
+    if not draws:
+        assert values == [4.0, 4.0, 5.0]
