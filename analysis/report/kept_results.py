@@ -313,15 +313,27 @@ def block(folder: Path) -> str:
     summary, provenance = read(folder, SUMMARY, PROVENANCE)
     from_rounds = (folder / kept_rows.ROUNDS).is_file()
     tables = _tables(summary, recomputable(in_table("pages"), from_rounds=from_rounds))
+    usual = {f"n = {seeds(summary)}", "not measured"}
     shown = [
         # Of several tables each needs its title, without the experiment's name.
-        (f"{table.title.partition(': ')[2]}:\n\n" if tables[1:] else "") + _parts(table)
+        (f"{table.title.partition(': ')[2]}:\n\n" if tables[1:] else "")
+        + _parts(_brief(table, usual))
         for table in tables
     ]
     findings = findings_table(summary)
     if 0 < len(findings.rows) <= _MOST_PAIRS and not points(summary):
         shown.append(_parts(transposed(findings)))
     return "\n".join([*shown, _words(summary, provenance, folder.name)]) + "\n"
+
+
+def _brief(table: Table, usual: set[str]) -> Table:
+    """Leaves out of cells what the words below the table say of all of them."""
+
+    def brief(cell: Cell) -> Cell:
+        kept = ", ".join(part for part in cell.detail.split(", ") if part not in usual)
+        return replace(cell, detail=kept.removeprefix("values "))
+
+    return replace(table, rows=[[brief(cell) for cell in line] for line in table.rows])
 
 
 def _list(folders: list[Path]) -> Table:
@@ -347,9 +359,9 @@ def _tables(summary: dict[str, Any], shown_by_arm: Sequence[str]) -> list[Table]
     chosen = _EXPERIMENTS.get(summary["experiment"], {"values": "", "ratios": ""})
     if chosen["values"]:
         return metric_tables(summary, only=chosen["values"].split())
-    shown = [ALL_BURSTS]
-    if any(point["limits"] for point in points(summary)):  # they stand beside the gather's ratio
-        shown = list(dict.fromkeys([bounded_metric(summary), ALL_BURSTS]))
+    # Limits stand beside the gather's ratio.
+    limited = any(point["limits"] for point in points(summary))
+    shown = [bounded_metric(summary) if limited else ALL_BURSTS]
     return point_tables(summary, only=chosen["ratios"].split() or shown)
 
 
@@ -374,9 +386,8 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
             *(f"{remark[0].upper()}{remark[1:]}." for remark in provenance["remarks"]),
             f"Runs: {ended}.",
             *([f"Attempts that were refused and repeated: {again}."] if refused else []),
-            f"Made by {_commands(provenance)} on {provenance['machine']}, "
-            f"{provenance['began'][:10]}; all numbers and the manifest are in "
-            f"`experiments/results/{name}/`.",
+            f"Made by {_commands(provenance)} on {_processors(provenance)}, "
+            f"{provenance['began'][:10]}; all of it: `experiments/results/{name}/`.",
         ]
     )
 
@@ -386,6 +397,11 @@ def _commands(provenance: dict[str, Any]) -> str:
     commits = _short_commits(provenance)
     of_commits = f", commit{'s' * (', ' in commits)} {commits}," if commits else ""
     return " and ".join(f"`{command}`" for command in listed) + of_commits
+
+
+def _processors(provenance: dict[str, Any]) -> str:
+    machines = (machine.split(", ") for machine in provenance["machine"].split("; "))
+    return "; ".join(", ".join(parts[:2]) for parts in machines)
 
 
 def _short_commits(provenance: dict[str, Any]) -> str:
@@ -430,7 +446,7 @@ def _answer(question: Mapping[str, str], folder: Path) -> list[Cell]:
 def _is_less(estimate: Estimate, than: float) -> str:
     ends = estimate.values if estimate.n < ENOUGH_SEEDS else (estimate.low, estimate.high)
     ends = [end for end in ends if end is not None]
-    answer = "yes" if max(ends) < than else "no" if min(ends) > than else "not told apart"
+    answer = "yes" if max(ends) < than else "no" if min(ends) > than else "no difference shown"
     return f"{answer} (an indication: few seeds)" if estimate.n < ENOUGH_SEEDS else answer
 
 

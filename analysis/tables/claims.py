@@ -188,7 +188,7 @@ def comparisons(claim: Claim, kept: Sequence[Kept]) -> list[Comparisons]:
 
 
 def claims_table(kept: Sequence[Kept]) -> Table:
-    """A row for each claim and each kept result that tests it; claims that none tests come, too."""
+    """A row for each claim and kept result that tests it; below each other, as a group."""
     rows: list[list[Cell]] = []
     for claim in claims.load():
         if claim.confidence == OWN_LIMIT:
@@ -198,11 +198,16 @@ def claims_table(kept: Sequence[Kept]) -> Table:
         if not groups:
             why = claim.why or "no experiment of ours"
             rows.append(row(title, _theirs(claim), formatting.DASH, "", "not tested", why, ""))
+        theirs, why = _theirs(claim), claim.why
+        replay = Cell(text=f"./lab replay {claim.id}")
         for group in groups:
-            replay = Cell(text=f"./lab replay {claim.id}", detail=f"{group.minutes(claim):.0f} min")
             ours, differs = _ours(group.values), _differs(claim, group)
-            verdict = _verdicts(group.values)
-            rows.append(row(title, _theirs(claim), ours, differs, verdict, claim.why, replay))
+            minutes, verdict = f"{group.minutes(claim):.0f} min", _verdicts(group.values)
+            last = replace(replay, detail=minutes) if replay.text else Cell(text=minutes)
+            rows.append(row(title, theirs, ours, differs, verdict, why, last))
+            # What a further result would repeat of its claim is left out.
+            title = theirs = replay = Cell(text="")
+            why, claim = "", replace(claim, condition="")
     return Table(
         title="What papers claim",
         columns=["Claim", "Theirs", "Ours", "What differs", "Verdict", "Why", "Command"],
@@ -255,7 +260,8 @@ def _differs(claim: Claim, group: Comparisons) -> Cell:
     ours = " and ".join(models) + (f" on {' and '.join(datasets)}" if learns and datasets else "")
     place = "simulated" if group.kept.simulated else "in the lab"
     ours = formatting.joined(ours, place)
-    return Cell(text=f"ours: {ours}", detail=f"theirs: {claim.condition}")
+    theirs = f"theirs: {claim.condition}" if claim.condition else ""
+    return Cell(text=f"ours: {ours}", detail=theirs)
 
 
 def _verdicts(values: Sequence[_Beside]) -> Cell:

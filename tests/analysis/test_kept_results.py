@@ -34,7 +34,7 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     head = "# Title\n\n<!-- quick: begin -->\n|  | dblp | fixed-low | tcp-cubic |\n"
     assert text.startswith(head) and text.endswith("<!-- quick: end -->\n\nrest\n")
     assert "old | table" not in text
-    assert "| Round latency, burst rounds (s) | 0.200 (values 0.180, 0.220) | 1.00" in text
+    assert "| Round latency, burst rounds (s) | 0.200 (0.180, 0.220) | 1.00" in text
     assert "Means over n = 2 seeds with the seeds' values, too few" in text
     assert "| Round latency, burst rounds | 5.00 x" in text
     assert "Made by `./lab run quick` on " in text and "Test CPU" in text
@@ -165,7 +165,7 @@ def test_the_report_command_keeps_and_writes(tmp_path, undrawn, monkeypatch):
 
 @pytest.mark.parametrize(
     ("values", "answer"),
-    [((0.5, 0.9), "yes"), ((1.1, 1.2), "no"), ((0.9, 1.1), "not told apart")],
+    [((0.5, 0.9), "yes"), ((1.1, 1.2), "no"), ((0.9, 1.1), "no difference shown")],
 )
 def test_an_answer_of_few_seeds_is_called_an_indication(values, answer):
     few = Estimate(value=1.0, values=values, n=2)

@@ -1,5 +1,6 @@
 """The papers' numbers as data, and beside ours: other models say so, and tasks stand apart."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,11 @@ def beside(folder: Path, published: str, **options: Any) -> dict[str, Any]:
 
 def rows_of(summary: dict[str, Any], claim: str) -> list[list[Cell]]:
     kept = Kept(summary=summary, simulated=False, wall_s={"dblp": 90.0, "fixed-low": 30.0})
-    return [row for row in claims_table([kept]).rows if row[0].text.startswith(f"{claim}:")]
+    first, *others = itertools.dropwhile(
+        lambda row: not row[0].text.startswith(f"{claim}:"), claims_table([kept]).rows
+    )
+    # A further result of the same claim leaves its cell empty.
+    return [first, *itertools.takewhile(lambda row: not row[0].text, others)]
 
 
 def numbers(summary: dict[str, Any]) -> list[str]:
@@ -96,7 +101,8 @@ def test_no_accuracy_is_a_mean_over_tasks(two_tasks):
     assert [
         (ours.text, differs.text, verdict.text) for _, _, ours, differs, verdict, *_ in rows
     ] == APART
-    assert {(row[-1].text, row[-1].detail) for row in rows} == {(f"./lab replay {RESNET}", "2 min")}
+    first, second = (row[-1] for row in rows)
+    assert (first.text, first.detail, second.text) == (f"./lab replay {RESNET}", "2 min", "2 min")
 
 
 def test_each_task_has_a_panel_of_its_curves(two_tasks):
