@@ -45,7 +45,8 @@ def words(sentence: str) -> int:
 
 
 def test_sentences_end_where_a_reader_pauses():
-    text = "# Title\n\nOne. Two is `a. b`: Three\n\n- four\n- five [a link](b.md). Six\n\n```\nno\n```\n"
+    text = "# Title\n\nOne. Two is `a. b`: Three\n\n- four\n- five [a link](b.md). Six\n\n"
+    text += "```\nno\n```\n"
     assert sentences(text) == ["One.", "Two is code:", "Three", "four", "five a link.", "Six"]
 
 
