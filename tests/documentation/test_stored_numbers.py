@@ -41,11 +41,16 @@ def test_answers_and_benches_come_from_what_is_kept(tmp_path):
 
 
 def test_the_list_of_results_names_each_folder_and_says_whose_commit_is_not_on_main():
-    text = (ROOT / "docs" / "measured" / "index.md").read_text(encoding="utf-8")
+    listed, page = (
+        (ROOT / "docs" / name).read_text(encoding="utf-8")
+        for name in ("reference/kept-results.md", "measured/index.md")
+    )
+    (lost,) = re.findall(r"The commit of (.*?) is not on `main`", page)
     on_main = verification.on_main(ROOT)
     for file in sorted(RESULTS.glob("*/provenance.json")):
         manifest = json.loads((file.parent / "manifest.json").read_text())
-        row = next(line for line in text.splitlines() if line.startswith(f"| [{file.parent.name}]"))
+        name, commit = file.parent.name, manifest["commit"]
+        assert f"\n| {name} " in listed
         # Of newer results `verify-results` looks for the sources, too, and says what it finds.
-        if on_main and manifest["commit"] and not manifest.get("sources"):
-            assert ("not on `main`" in row) == (manifest["commit"][:40] not in on_main), row
+        if on_main and commit and not manifest.get("sources"):
+            assert (f"`{name}`" in lost) == (commit[:40] not in on_main), name
