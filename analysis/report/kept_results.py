@@ -313,10 +313,10 @@ def block(folder: Path) -> str:
     summary, provenance = read(folder, SUMMARY, PROVENANCE)
     from_rounds = (folder / kept_rows.ROUNDS).is_file()
     tables = _tables(summary, recomputable(in_table("pages"), from_rounds=from_rounds))
-    usual = {f"n = {seeds(summary)}", "not measured"}
+    usual = f"n = {seeds(summary)}"
     shown = [
-        # Of several tables each needs its title, without the experiment's name.
-        (f"{table.title.partition(': ')[2]}:\n\n" if tables[1:] else "")
+        # Without its title nobody knows a table's quantity; the experiment's name stands above.
+        (f"{table.title.partition(': ')[2]}:\n\n" if points(summary) else "")
         + _parts(_brief(table, usual))
         for table in tables
     ]
@@ -326,11 +326,11 @@ def block(folder: Path) -> str:
     return "\n".join([*shown, _words(summary, provenance, folder.name)]) + "\n"
 
 
-def _brief(table: Table, usual: set[str]) -> Table:
+def _brief(table: Table, usual: str) -> Table:
     """Leaves out of cells what the words below the table say of all of them."""
 
     def brief(cell: Cell) -> Cell:
-        kept = ", ".join(part for part in cell.detail.split(", ") if part not in usual)
+        kept = ", ".join(part for part in cell.detail.split(", ") if part != usual)
         return replace(cell, detail=kept.removeprefix("values "))
 
     return replace(table, rows=[[brief(cell) for cell in line] for line in table.rows])

@@ -196,9 +196,9 @@ def claims_table(kept: Sequence[Kept]) -> Table:
         title = Cell(text=f"{claim.id}: {claim.title}", detail=_source(claim))
         groups = comparisons(claim, kept)
         if not groups:
-            why = claim.why or "no experiment of ours"
-            rows.append(row(title, _theirs(claim), formatting.DASH, "", "not tested", why, ""))
-        theirs, why = _theirs(claim), claim.why
+            reason = claim.why or "no experiment of ours"
+            rows.append(row(title, _theirs(claim), formatting.DASH, "", "not tested", reason, ""))
+        theirs, why = _theirs(claim), Cell(text=claim.why or formatting.DASH)
         replay = Cell(text=f"./lab replay {claim.id}")
         for group in groups:
             ours, differs = _ours(group.values), _differs(claim, group)
@@ -206,8 +206,8 @@ def claims_table(kept: Sequence[Kept]) -> Table:
             last = replace(replay, detail=minutes) if replay.text else Cell(text=minutes)
             rows.append(row(title, theirs, ours, differs, verdict, why, last))
             # What a further result would repeat of its claim is left out.
-            title = theirs = replay = Cell(text="")
-            why, claim = "", replace(claim, condition="")
+            title = theirs = replay = why = Cell(text="")
+            claim = replace(claim, condition="")
     return Table(
         title="What papers claim",
         columns=["Claim", "Theirs", "Ours", "What differs", "Verdict", "Why", "Command"],
