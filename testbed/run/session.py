@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from topologies import TopologyParameters
 
 _START_TIMEOUT_S = 90.0  # an emulated processor imports for long; a process that ends is noticed
-_CALIBRATIONS = 3  # at most, of a run
 
 
 def topology_of(config: Mapping[str, Any]) -> TopologyParameters:
@@ -162,15 +161,11 @@ class LabSession:
 
         self.warm_up()
         self._write_manifest()
-        # The machine may have paused for a moment, which says nothing of the run that follows.
-        for attempt in range(1, _CALIBRATIONS + 1):
-            self._calibrated = calibration.calibrate(self.info)
-            run_directory.write_json(
-                self.directory / "calibration.json",
-                {"schema": run_directory.SCHEMA, "attempts": attempt} | self._calibrated.as_json(),
-            )
-            if not calibration.stops(self._calibrated, self.config):
-                break
+        self._calibrated = calibration.calibrate(self.info)
+        run_directory.write_json(
+            self.directory / "calibration.json",
+            {"schema": run_directory.SCHEMA, **self._calibrated.as_json()},
+        )
 
     def _write_manifest(self) -> None:
         from testbed.run import manifest

@@ -29,7 +29,6 @@ from testbed.lab.kernel.namespaces import entered, socket_in
 from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.kernel.shaping import ETHERNET_FRAME_BYTES, OWN_ETHERTYPE, LinkShape, rate_message
 from testbed.lab.network import HostInfo, LabInfo, LinkEnds, Port
-from testbed.verdict import gates
 from testbed.verdict.gates import Finding, worst
 from testbed.verdict.link_changes import LinkChanges
 
@@ -581,15 +580,7 @@ def _backlog(end: Port) -> tuple[int, str]:
         return link_counters.waiting(end.interface)
 
 
-# The gates.
-
-_KEYS = ("rate_error", "rate_spread", "rtt_error", "idle_loss", "queue_error")
-
-
-def stops(calibration: Calibration, config: Mapping[str, Any]) -> bool:
-    """Tell whether one of the gates below would make a run of this configuration invalid."""
-    judged = gates.judge(config, only=_KEYS, calibration=calibration)
-    return any(gate.stops for gate in judged)
+# The gates
 
 
 def rate(calibration: Calibration) -> Finding:

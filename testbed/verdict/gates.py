@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import pkgutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -444,17 +444,15 @@ class Gate:
         return asdict(self)
 
 
-def judge(
-    config: Mapping[str, Any], *, only: Collection[str] = (), **evidence: object
-) -> list[Gate]:
-    """Compare a run with the limits of its experiment, by all gates or those of some keys."""
+def judge(config: Mapping[str, Any], *, only: str = "", **evidence: object) -> list[Gate]:
+    """Compare a run with the limits of its experiment, by all gates or one."""
     # `evidence` has what `RunObserver.judge` has collected, by the names of the judges' arguments.
     # Keys that are younger than the run's key are written only where they are not the default.
     limits = DEFAULTS | config["limits"]
     evidence |= {"config": config, "limits": limits}
     gates = []
     for entry in GATES:
-        if not only or not entry.limits.keys().isdisjoint(only):
+        if not only or only in entry.limits:
             judge_of = pkgutil.resolve_name(f"{__package__}.{entry.judge}")
             arguments = {name: evidence[name] for name in inspect.signature(judge_of).parameters}
             gates.append(_compared(entry, judge_of(**arguments), limits))

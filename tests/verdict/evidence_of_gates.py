@@ -188,5 +188,5 @@ def stopping(**changes):
 
 def gate_of(key: str, *, limits: Any = None, impairments: Any = (), **facts: Any) -> Gate:
     config = {"limits": Limits(**(limits or {})).model_dump(), "impairments": list(impairments)}
-    (gate,) = judge(config, only=[key], **facts)
+    (gate,) = judge(config, only=key, **facts)
     return gate
