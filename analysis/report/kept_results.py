@@ -313,11 +313,10 @@ def block(folder: Path) -> str:
     summary, provenance = read(folder, SUMMARY, PROVENANCE)
     from_rounds = (folder / kept_rows.ROUNDS).is_file()
     tables = _tables(summary, recomputable(in_table("pages"), from_rounds=from_rounds))
-    usual = f"n = {seeds(summary)}"
     shown = [
         # Without its title nobody knows a table's quantity; the experiment's name stands above.
         (f"{table.title.partition(': ')[2]}:\n\n" if points(summary) else "")
-        + _parts(_brief(table, usual))
+        + _parts(_brief(table, seeds(summary)))
         for table in tables
     ]
     findings = findings_table(summary)
@@ -326,12 +325,13 @@ def block(folder: Path) -> str:
     return "\n".join([*shown, _words(summary, provenance, folder.name)]) + "\n"
 
 
-def _brief(table: Table, usual: str) -> Table:
+def _brief(table: Table, count: int) -> Table:
     """Leaves out of cells what the words below the table say of all of them."""
+    usual, few = f"n = {count}", count < ENOUGH_SEEDS
 
     def brief(cell: Cell) -> Cell:
         kept = ", ".join(part for part in cell.detail.split(", ") if part != usual)
-        return replace(cell, detail=kept.removeprefix("values "))
+        return replace(cell, detail=kept.removeprefix("values ") if few else kept)
 
     return replace(table, rows=[[brief(cell) for cell in line] for line in table.rows])
 
@@ -387,7 +387,7 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
             f"Runs: {ended}.",
             *([f"Attempts that were refused and repeated: {again}."] if refused else []),
             f"Made by {_commands(provenance)} on {_processors(provenance)}, "
-            f"{provenance['began'][:10]}; all of it: `experiments/results/{name}/`.",
+            f"{provenance['began'][:10]}; numbers and manifest: `experiments/results/{name}/`.",
         ]
     )
 
@@ -401,7 +401,7 @@ def _commands(provenance: dict[str, Any]) -> str:
 
 def _processors(provenance: dict[str, Any]) -> str:
     machines = (machine.split(", ") for machine in provenance["machine"].split("; "))
-    return "; ".join(", ".join(parts[:2]) for parts in machines)
+    return "; ".join(dict.fromkeys(", ".join(parts[:2]) for parts in machines))
 
 
 def _short_commits(provenance: dict[str, Any]) -> str:

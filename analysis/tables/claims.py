@@ -199,12 +199,11 @@ def claims_table(kept: Sequence[Kept]) -> Table:
             reason = claim.why or "no experiment of ours"
             rows.append(row(title, _theirs(claim), formatting.DASH, "", "not tested", reason, ""))
         theirs, why = _theirs(claim), Cell(text=claim.why or formatting.DASH)
-        replay = Cell(text=f"./lab replay {claim.id}")
+        minutes = sum(group.minutes(claim) for group in groups)
+        replay = Cell(text=f"./lab replay {claim.id}", detail=f"{minutes:.0f} min")
         for group in groups:
             ours, differs = _ours(group.values), _differs(claim, group)
-            minutes, verdict = f"{group.minutes(claim):.0f} min", _verdicts(group.values)
-            last = replace(replay, detail=minutes) if replay.text else Cell(text=minutes)
-            rows.append(row(title, theirs, ours, differs, verdict, why, last))
+            rows.append(row(title, theirs, ours, differs, _verdicts(group.values), why, replay))
             # What a further result would repeat of its claim is left out.
             title = theirs = replay = why = Cell(text="")
             claim = replace(claim, condition="")

@@ -65,7 +65,7 @@ class OwnRandomNumbers(Learner):
     def __init__(
         self, make: Callable[[], Learner], *, evaluated: dict[str, float | None] | None = None
     ) -> None:
-        """`evaluated` is shared by all learners of a run: what the latest model was worth."""
+        """`evaluated`, shared by a run's learners, has the latest model's digest and evaluation."""
         self._evaluated = {} if evaluated is None else evaluated
         self._random = torch.get_rng_state()
         with self._own():
@@ -265,7 +265,7 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
         learns = config["training"]["pace"]["kind"] != "payload-only"
         with torch_as_in_a_lab() if learns else nullcontext(), _rare_garbage_collection():
             _run(simulation, tasks)
-    return judge(config, only=["impairments_unmet"], events=jsonl.read(log))
+    return judge(config, only="impairments_unmet", events=jsonl.read(log))
 
 
 @contextmanager

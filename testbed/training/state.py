@@ -5,6 +5,7 @@ The launcher loads model and data before it forks. Torch computes nothing before
 
 import copy
 import importlib
+import itertools
 import math
 import mmap
 import time
@@ -147,10 +148,9 @@ class Replica(Learner):
         )
 
     def digest(self) -> str:
-        tensors = (
-            tensor.detach().cpu().reshape(-1) for tensor in self._model.state_dict().values()
-        )
-        return digest(*(tensor.view(torch.uint8).numpy() for tensor in tensors))
+        tensors = itertools.chain(self._model.parameters(), self._model.buffers())
+        flat = (tensor.detach().cpu().reshape(-1) for tensor in tensors)
+        return digest(*(values.view(torch.uint8).numpy() for values in flat))
 
     def weights(self, into: Vector) -> None:
         for tensor, part in _parts(self._trained, into):

@@ -45,7 +45,7 @@ def test_the_list_of_results_names_each_folder_and_says_whose_commit_is_not_on_m
         (ROOT / "docs" / name).read_text(encoding="utf-8")
         for name in ("reference/kept-results.md", "measured/index.md")
     )
-    (lost,) = re.findall(r"The commit of (.*?) is not on `main`", page)
+    lost = " ".join(re.findall(r"The commits? of (.*?) (?:is|are) not on\s`main`", page))
     on_main = verification.on_main(ROOT)
     for file in sorted(RESULTS.glob("*/provenance.json")):
         manifest = json.loads((file.parent / "manifest.json").read_text())

@@ -149,14 +149,14 @@ class Counted(Drawing):
 
     def __init__(self, weights, counted, *, draws=False):
         super().__init__(1)
-        self.weights_now, self.counted, self.draws = weights, counted, draws
+        self.model, self.counted, self.draws = weights, counted, draws
 
     def digest(self):
-        return self.weights_now
+        return self.model
 
     def evaluate(self):
-        self.counted.append(self.weights_now)
-        return float(torch.rand(1)) if self.draws else float(len(self.weights_now))
+        self.counted.append(self.model)
+        return float(torch.rand(1)) if self.draws else float(len(self.model))
 
 
 @pytest.mark.parametrize("draws", [False, True])
@@ -171,5 +171,6 @@ def test_equal_replicas_are_evaluated_once_unless_their_evaluation_draws(draws):
     ]
     values = [learner.evaluate() for learner in learners]
     assert counted == (["same", "same", "other"] if draws else ["same", "other"])
-    if not draws:
-        assert values == [4.0, 4.0, 5.0]
+    torch.manual_seed(1)
+    drawn = float(torch.rand(1))  # by each with its own numbers
+    assert values == ([drawn] * 3 if draws else [4.0, 4.0, 5.0])

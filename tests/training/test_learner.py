@@ -30,6 +30,25 @@ def weights(learner):
     return flat
 
 
+def test_replicas_of_one_digest_have_the_same_weights_and_buffers():
+    first, second = replica(), replica()
+    assert first.digest() == second.digest() != replica(seed=4).digest()
+    second.apply(np.ones(size(second), dtype=np.float32), 1e-6)
+    assert first.digest() != second.digest()
+    for learner in (first, second := replica()):
+        learner._model.register_buffer("mean", torch.zeros(1), persistent=False)
+    assert first.digest() == second.digest()
+    second._model.mean += 1
+    assert first.digest() != second.digest()
+
+
+def test_an_evaluation_leaves_frozen_layers_frozen():
+    learner = replica()
+    learner._model[0].eval()
+    learner.evaluate()
+    assert not learner._model[0].training and learner._model[1].training
+
+
 def test_a_flat_update_is_plain_sgd_at_the_given_rate():
     learner = replica()
     before = weights(learner)

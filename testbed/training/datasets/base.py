@@ -111,6 +111,7 @@ class Task:
 
         device = next(model.parameters()).device
         right, entropy, count = 0, 0.0, 0
+        training = [module for module in model.modules() if module.training]
         model.eval()
         with torch.no_grad():
             for start in range(0, len(inputs), _EVALUATED_AT_ONCE):
@@ -122,7 +123,8 @@ class Task:
                 else:
                     entropy += float(self.loss(logits, expected)) * expected.numel()
                 count += expected.numel()
-        model.train()
+        for module in training:  # and no other, which its maker has frozen
+            module.training = True
         if self.metric == "accuracy":
             return right / count
         try:
