@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,11 +187,11 @@ def comparisons(claim: Claim, kept: Sequence[Kept]) -> list[Comparisons]:
     return groups
 
 
-def claims_table(kept: Sequence[Kept]) -> Table:
-    """A row for each claim and kept result that tests it; below each other, as a group."""
+def claims_table(kept: Sequence[Kept], ids: Collection[str] = ()) -> Table:
+    """A row for each claim, or those named, and kept result that tests it; as a group."""
     rows: list[list[Cell]] = []
     for claim in claims.load():
-        if claim.confidence == OWN_LIMIT:
+        if claim.confidence == OWN_LIMIT or (ids and claim.id not in ids):
             continue
         title = Cell(text=f"{claim.id}: {claim.title}", detail=_source(claim))
         groups = comparisons(claim, kept)

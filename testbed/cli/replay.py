@@ -148,7 +148,8 @@ def write(picked: Sequence[Test], results: Path) -> Path:
         for value in group.values
     ]
     run_directory.write_json(folder / "replay.json", {"schema": 1, "claims": rows})
-    run_directory.write_text(folder / "does-it-hold.md", to_markdown(claims_table(kept)))
+    table = claims_table(kept, {test.claim.id for test in picked})
+    run_directory.write_text(folder / "does-it-hold.md", to_markdown(table))
     return folder / "does-it-hold.md"
 
 

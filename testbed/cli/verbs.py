@@ -192,7 +192,7 @@ def simulate(options: Execution) -> None:
         raise typer.Exit(1)
 
 
-@_verb(_RUN, "replay D1 L1    or, what an hour allows: ./lab replay --within 60m")
+@_verb(_RUN, "replay D21 D22    or, what an hour allows: ./lab replay --within 60m")
 def replay(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="CLAIM...", help="ids of claims; none lists them")
