@@ -19,8 +19,7 @@ DIALECT = {
     r"\bowe[ds]?\b": "residual, added to the next step",
 }
 _NOT_PROSE = (
-    r"<!-- [a-z0-9-]+: begin -->.*?<!-- [a-z0-9-]+: end -->",  # generated
-    r"<!-- reference [a-z0-9-]+: begin -->.*?<!-- reference [a-z0-9-]+: end -->",
+    r"<!-- ([a-z0-9 -]+): begin -->.*?<!-- \1: end -->",  # generated
     r"```.*?```",
     r"<!--.*?-->",
     r"^ *\|[^\n]*$",  # tables
