@@ -25,7 +25,6 @@ from analysis.tables import by_arm, claims, ratios, setup, verdicts
 from analysis.tables.rendering import Cell, Table, row, to_csv, to_latex, to_markdown
 
 _FORMATS = {".md": to_markdown, ".csv": to_csv, ".tex": to_latex}
-_FEW_RUNS = 24  # more are folded away on the page, those that are not ok excepted
 PAGE = f"{FOLDER}/index.html"  # in an experiment's folder
 _CAPTIONS = Path(__file__).with_name("captions.csv")
 
@@ -214,7 +213,6 @@ def render_page(
             )
         ],
         resumable=_resumable(results),
-        many=len(results.runs) > _FEW_RUNS,
         tables={name: to_html(table, name) for name, table in tables.items()},
         has={name: bool(table.rows) for name, table in tables.items()},
         machine=to_html(setup.machine_table(results), sortable=True) if results.ok_runs else "",

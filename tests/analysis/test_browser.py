@@ -32,6 +32,7 @@ pytestmark = [
 ]
 HOSTILE = "</script><img src=x onerror=document.title=1><b>x</b>"
 OUTLIER = "fixed-low-s2-0.9"
+_RIGHT = "(cell) => cell.getBoundingClientRect().right"
 _BURSTS = "Round latency, burst rounds"
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
@@ -143,6 +144,9 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser, dark):
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
         browser.refresh()
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
+        browser.find_element("css selector", "#runs summary").click()
+        right = "Math.max(...Array.from(document.querySelectorAll('.words td'), " + _RIGHT + "))"
+        assert browser.execute_script(f"return {right}") <= 360  # a verdict and its reason
         shade = browser.execute_script(
             "return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)"
         )

@@ -17,7 +17,7 @@
   function readColours() {
     const style = getComputedStyle(document.documentElement);
     for (const name of ["blue", "orange", "green", "purple", "gold", "steel", "ink", "muted",
-      "grid", "paper", "loss-band", "other-band"]) {
+      "grid", "paper", "bad", "loss-band", "other-band"]) {
       colours[name] = style.getPropertyValue("--" + name).trim();
     }
     colours.list = ["blue", "orange", "green", "purple", "gold", "steel"].map((each) => colours[each]);
@@ -166,7 +166,7 @@
       const y = lane.y + 18 * index + 2;
       for (const [planned, begin, plannedEnd, end] of row.bars) {
         if (Math.max(end, plannedEnd) < from || Math.min(begin, planned) > to) continue;
-        context.fillStyle = row.kind === "loss" ? colours.orange : colours.purple;
+        context.fillStyle = colours.bad;
         context.globalAlpha = 0.8;
         context.fillRect(x(begin), y, Math.max(2, x(end) - x(begin)), 14);
         context.globalAlpha = 1;
