@@ -31,6 +31,7 @@ _SIDE_BY_SIDE = (
 _STEPS: dict[str, tuple[str, ...]] = {
     "ruff: rules": (sys.executable, "-m", "ruff", "check", "."),
     "ruff: format": (sys.executable, "-m", "ruff", "format", "--check", "."),
+    "spelling": (sys.executable, "-m", "codespell_lib"),
     "mypy": (sys.executable, "-m", "mypy"),
     "import contracts": (
         str(Path(sys.executable).with_name("lint-imports")),
