@@ -59,7 +59,7 @@ def _measure(measurement: Measurement, peer: Any = None) -> None:
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: ./lab bench rates accuracy --json accuracy.json")
+@app.command(epilog="Example: ./lab bench rates dblp-calm --json rates.json")
 @grouped
 def rates(
     selection: Selection,

@@ -60,7 +60,7 @@ def test_the_papers_own_model_needs_no_word(tmp_path):
 @pytest.fixture
 def two_tasks(tmp_path) -> Path:
     """dblp loses half a point with the CNN, and wins five points with the MLP."""
-    build = ResultsBuilder(tmp_path / "runs", experiment="accuracy", arms=["fixed-low", "dblp"])
+    build = ResultsBuilder(tmp_path / "runs", experiment="two-tasks", arms=["fixed-low", "dblp"])
     build.published = [RESNET]
     for model, lower in (("small-cnn", 0.005), ("mlp", -0.05)):
         config = {"training": {"model": model, "dataset": "digits"}}

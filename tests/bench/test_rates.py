@@ -115,11 +115,3 @@ def test_the_rates_of_shipped_experiments_are_those_that_the_rule_chose():
             near = min((distance(row[0], level, order), row) for row in chosen if row[1] == arm)
             rate = float(near[1][2].split()[0])
             assert run.config()["training"]["learning_rate"] == rate, run.label
-
-
-def test_burst_accuracy_trains_as_the_first_task_of_accuracy_does():
-    calm, burst = (experiment.load(name, seeds=1) for name in ("accuracy", "burst-accuracy"))
-    rates = {run.arm: run.config()["training"] for run in calm if "cnn" in run.factors["task"]}
-    assert {run.arm: run.config()["training"] for run in burst} == rates
-    assert burst[0].config()["phases"] == calm[0].config()["phases"]
-    assert burst[0].experiment.rounds == calm[0].experiment.rounds

@@ -46,13 +46,13 @@ def test_within_an_hour_it_takes_what_fits():
 
 
 def test_the_verdicts_of_what_ran_are_written(tmp_path, monkeypatch):
-    build = ResultsBuilder(tmp_path, experiment="accuracy", arms=["fixed-low", "dblp"])
+    build = ResultsBuilder(tmp_path, experiment="dblp-calm", arms=["fixed-low", "dblp"])
     build.published = ["D13"]
     for seed in range(1, 6):
         for arm, accuracy in (("fixed-low", 0.9), ("dblp", 0.8 + seed / 1000)):
             build.run(arm=arm, seed=seed, accuracy=accuracy)
     claim = next(claim for claim in claims.load() if claim.id == "D13")
-    test = replay.Test(claim=claim, experiment="accuracy", simulated=True, minutes=1.0)
+    test = replay.Test(claim=claim, experiment="dblp-calm", simulated=True, minutes=1.0)
     executed = []
 
     def run(options, *, simulated):
@@ -61,7 +61,7 @@ def test_the_verdicts_of_what_ran_are_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(execution, "run", run)
     assert replay.run([test], tmp_path, console())
-    assert executed == [("accuracy", "dblp,fixed-low", tmp_path, True)]
+    assert executed == [("dblp-calm", "dblp,fixed-low", tmp_path, True)]
     (row,) = json.loads((tmp_path / "replay" / "replay.json").read_text())["claims"]
     assert (row["claim"], row["verdict"]) == ("D13", "contradicted")
     page = (tmp_path / "replay" / "does-it-hold.md").read_text()
