@@ -28,7 +28,7 @@ from testbed.workload.settings import AnyArm
 
 _LEGS = ("gather", "broadcast")
 # Fillings that chunks which are never sent would turn into nonsense.
-_OF_RANDOM_LOSS = ("rescale", "hadamard", "whole-tensors")
+_OF_RANDOM_LOSS = ("rescale", "hadamard")
 _MEASURED = "plot"  # the preset whose bounds are those of a profile
 
 

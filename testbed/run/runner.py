@@ -104,8 +104,10 @@ def outcome(run: Run, place: RunDirectory) -> Outcome:
     return Outcome(run, place.path, verdict, status["reason"], executed=True, may_differ=may_differ)
 
 
-def carry_out(place: RunDirectory, config: dict[str, Any], on_progress: OnProgress) -> None:
-    """Execute a configuration in a directory of its own."""
+def carry_out(
+    place: RunDirectory, config: dict[str, Any], on_progress: OnProgress, *, last: bool = True
+) -> None:
+    """Execute a configuration in a directory of its own; but for the last attempt, not in vain."""
     if config["capture"]:
         recorder.require()
     with place.open(config) as directory:
@@ -120,7 +122,7 @@ def carry_out(place: RunDirectory, config: dict[str, Any], on_progress: OnProgre
                 )
 
         try:
-            error = _in_sandbox(directory, on_progress)
+            error = _in_sandbox(directory, on_progress, last=last)
         except KeyboardInterrupt:
             end("interrupted", "interrupted by Ctrl-C or a signal")
             raise
@@ -147,15 +149,15 @@ def attempts(
         return
     # What is recorded changes nothing of what is run: it is not in the key.
     config = run.config() | {"capture": list(capture)}
-    for _ in range(retries + 1):
-        carry_out(place, config, on_progress)
+    for left in reversed(range(retries + 1)):
+        carry_out(place, config, on_progress, last=not left)
         ended = outcome(run, place)
         yield ended
         if not ended.may_differ:
             return
 
 
-def _in_sandbox(directory: Path, on_progress: OnProgress) -> str:
+def _in_sandbox(directory: Path, on_progress: OnProgress, *, last: bool) -> str:
     """Run the supervisor in a new sandbox, pass its progress on, return why it gave no verdict."""
     error = ""
     with (directory / "logs" / "supervisor.log").open("ab") as log:
@@ -163,7 +165,7 @@ def _in_sandbox(directory: Path, on_progress: OnProgress) -> str:
     try:
         # Until the last process of the lab has gone: nobody holds the connection any more.
         with suppress(MessageError):
-            box.messages.send({"directory": str(directory.resolve())})
+            box.messages.send({"directory": str(directory.resolve()), "last": last})
             while True:
                 record, _ = box.messages.receive()
                 if "error" in record:  # of the first process, which ends with it

@@ -155,9 +155,9 @@ class LabSession:
         pids = self.processes.pids()
         self._observer = RunObserver(self.directory, self.config, self.info, pids)
 
-    def calibrate(self) -> None:
-        """Warm up, then measure every link, before anything else uses it."""
-        from testbed.verdict import calibration
+    def calibrate(self) -> list[Gate]:
+        """Warm up, then measure every link, before anything else; return the gates that refuse."""
+        from testbed.verdict import calibration, gates
 
         self.warm_up()
         self._write_manifest()
@@ -166,6 +166,7 @@ class LabSession:
             self.directory / "calibration.json",
             {"schema": run_directory.SCHEMA, **self._calibrated.as_json()},
         )
+        return gates.refusing(self.config, self._calibrated)
 
     def _write_manifest(self) -> None:
         from testbed.run import manifest

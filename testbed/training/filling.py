@@ -47,11 +47,6 @@ class Filling(ABC):
     # and the server has one memory for all.
     common = False
 
-    def begin_round(  # noqa: B027 - optional to override
-        self, critical: bool, draws: np.random.Generator
-    ) -> None:
-        """The server: called before `estimate_mean` of each gather, with draws of this round."""
-
     @abstractmethod
     def estimate_mean(
         self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer

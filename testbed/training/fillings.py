@@ -48,39 +48,6 @@ class Zero(Filling):
         mean_into([layout.floats(buffer) for buffer in buffers], layout.floats(out))
 
 
-@dataclass(kw_only=True)
-class WholeTensors(Filling):
-    """Zeroes whole tensors of the mean at random, as the authors of DBLP did for its Figure 1.
-
-    So does their published script (branch "dense", 2025) at the server, each tensor independently:
-    use it with the protocol `none`, for the gather alone.
-
-    Args:
-        share: how probable each tensor is zeroed, in a round that is not critical.
-    """
-
-    share: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}; valid: 0 to 1")
-        self._draws: np.random.Generator | None = None
-
-    def begin_round(self, critical: bool, draws: np.random.Generator) -> None:
-        self._draws = None if critical else draws
-
-    def estimate_mean(
-        self, layout: PayloadLayout, buffers: Buffers, received: Masks, out: Buffer
-    ) -> None:
-        Zero().estimate_mean(layout, buffers, received, out)
-        if self._draws is None:
-            return
-        ends = np.cumsum([count for _, count in layout.tensors])
-        gone = self._draws.random(len(ends)) < self.share
-        for begin, end in zip(ends[gone] - np.diff(ends, prepend=0)[gone], ends[gone], strict=True):
-            layout.floats(out)[begin:end] = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rescale(Filling):
     """Scales up what arrived, so that its expectation is the mean of what was sent.
@@ -316,7 +283,6 @@ FILLINGS: Registry[Filling] = Registry(
         "rescale": Rescale,
         "error-feedback": ErrorFeedback,
         "common-feedback": CommonFeedback,
-        "whole-tensors": WholeTensors,
         "hadamard": Hadamard,
     },
     base=Filling,

@@ -179,7 +179,6 @@ class _Server:
         masks = [_received(reports[name]) for name in senders]
         for incoming, received_chunks in zip(arrived, masks, strict=True):
             incoming.read(received_chunks)
-        self._filling.begin_round(critical, np.random.default_rng([context.seed, number]))
         estimate_mean(
             self._filling,
             self._plain,

@@ -459,6 +459,13 @@ def judge(config: Mapping[str, Any], *, only: str = "", **evidence: object) -> l
     return gates
 
 
+def refusing(config: Mapping[str, Any], calibration: object) -> list[Gate]:
+    """The gates by which a calibration alone stops a run."""
+    keys = ("rate_error", "rate_spread", "rtt_error", "idle_loss", "queue_error")
+    judged = [judge(config, only=key, calibration=calibration)[0] for key in keys]
+    return [gate for gate in judged if gate.stops]
+
+
 def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> Gate:
     # Beside something missing, a value within the limit does not pass, since what is missing may be
     # worse; one beyond the limit fails all the same.

@@ -34,7 +34,6 @@ SHIPPED = [(kind, name) for kind, registry in REGISTRIES.items() for name in reg
 
 # The keys that an entry needs beside its name.
 NEEDS: dict[str, dict[str, Any]] = {
-    "whole-tensors": {"share": 0.4},
     "loss": {"q": 0.5},
     "sender-drop": {"q": 0.5, "leg": "broadcast"},
     "queue": {"rate_bps": 5_000_000},

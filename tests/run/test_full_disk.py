@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up_ends_the_sweep_and_the_same_command_goes_on(
     verdicts: list[run_directory.Verdict] = ["ok", "interrupted", "ok", "ok", "ok", "ok"]
     began = []
 
-    def in_sandbox(directory, on_progress):
+    def in_sandbox(directory, on_progress, *, last):
         began.append(directory)
         reason = run_directory.DISK_FULL if verdicts[0] == "interrupted" else ""
         write_status(directory, verdicts.pop(0), reason)
@@ -115,14 +115,14 @@ def test_the_next_run_needs_twice_what_the_largest_took(run, tmp_path, monkeypat
 def test_a_run_on_a_full_disk_is_interrupted_whatever_could_not_be_written(
     tmp_path, monkeypatch, fails
 ):
-    def execute(directory, progress):
+    def execute(directory, progress, *, last):
         if fails:
             raise OSError(errno.ENOSPC, "No space left on device", "events/rounds.jsonl")
         return []
 
     monkeypatch.setattr(supervisor, "execute", execute)
     monkeypatch.setattr(run_directory, "disk_is_full", lambda directory: True)
-    supervisor.in_sandbox({"directory": str(tmp_path)}, messages.pair()[0])
+    supervisor.in_sandbox({"directory": str(tmp_path), "last": True}, messages.pair()[0])
     status = read_json(tmp_path / "status.json")
     assert status["verdict"] == "interrupted"
     assert status["reason"].startswith("the disk is full")

@@ -26,12 +26,13 @@ def run(tmp_path: Path) -> experiment.Run:
     return experiment.load(write(tmp_path), arms=["dblp"], seeds=1)[0]
 
 
-def ending(monkeypatch: pytest.MonkeyPatch, *verdicts: str) -> list[Path]:
-    """Labs that end with these verdicts, one after the other; returns where they ran."""
+def ending(monkeypatch: pytest.MonkeyPatch, *verdicts: str, retries: int) -> list[Path]:
+    """Labs that end with these verdicts, one after the other, at most 1 + `retries` of them."""
     left = list(verdicts)
     places: list[Path] = []
 
-    def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> str:
+    def in_sandbox(directory: Path, on_progress: runner.OnProgress, *, last: bool) -> str:
+        assert last == (len(places) == retries)
         places.append(directory)
         write_status(directory, left.pop(0), f"reason {len(places)}")  # type: ignore[arg-type]
         return ""
@@ -54,7 +55,7 @@ def ending(monkeypatch: pytest.MonkeyPatch, *verdicts: str) -> list[Path]:
 def test_only_invalid_runs_are_tried_again_and_every_attempt_is_kept(
     run, tmp_path, monkeypatch, verdicts, retries, executed
 ):
-    ending(monkeypatch, *verdicts)
+    ending(monkeypatch, *verdicts, retries=retries)
     out = tmp_path / "out"
     outcomes = list(runner.attempts(out, run, lambda record: None, retries=retries))
     assert [outcome.verdict for outcome in outcomes] == executed
@@ -81,7 +82,7 @@ def test_what_another_attempt_would_find_again_is_not_tried_again(
         for key in failed + waived
     ] + [{"outcome": "passed", "decides": True, "repeats": False}]
 
-    def in_sandbox(directory: Path, on_progress: runner.OnProgress) -> str:
+    def in_sandbox(directory: Path, on_progress: runner.OnProgress, *, last: bool) -> str:
         write_status(directory, "invalid", "a reason", gates=gates)
         return ""
 
@@ -115,7 +116,7 @@ def test_what_ended_the_first_process_is_the_reason_of_the_run(run, tmp_path, mo
 @pytest.mark.parametrize("was_killed", [False, True])
 def test_a_run_that_is_ok_is_not_executed_again(run, tmp_path, monkeypatch, was_killed):
     """Also not where its command was killed after the verdict."""
-    places = ending(monkeypatch, "ok")
+    places = ending(monkeypatch, "ok", retries=2)
     place = runner.directory_of(tmp_path, run)
     if was_killed:
         place.partial.mkdir(parents=True)

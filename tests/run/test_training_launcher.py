@@ -110,11 +110,11 @@ def test_what_the_supervisor_did_not_expect_is_in_the_status_with_type_and_words
 ):
     (tmp_path / "logs").mkdir()
 
-    def execute(directory, progress):
+    def execute(directory, progress, *, last):
         raise KeyError("queue-7")
 
     monkeypatch.setattr(supervisor, "execute", execute)
-    supervisor.in_sandbox({"directory": str(tmp_path)}, messages.pair()[0])
+    supervisor.in_sandbox({"directory": str(tmp_path), "last": True}, messages.pair()[0])
     status = read_json(tmp_path / "status.json")
     assert status["verdict"] == "failed"
     place = r"\(tests/run/test_training_launcher\.py: line \d+.*\); see logs/supervisor\.log"

@@ -6,7 +6,6 @@ import pytest
 from testbed.training.filling import mean_into
 from testbed.training.fillings import FILLINGS, ErrorFeedback
 from testbed.training.logs import nonfinite
-from testbed.transport import PayloadLayout
 from tests.shared.entries import every, listed
 from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of, report
 
@@ -116,25 +115,3 @@ def test_what_is_not_a_number_is_in_no_later_mean(text, wrong):
 def test_mistakes_are_answered_with_what_is_valid(text, named):
     with pytest.raises(ValueError, match=named):
         FILLINGS.create(text)
-
-
-def test_whole_tensors_of_the_mean_are_zeroed_in_rounds_that_are_not_critical():
-    layout = PayloadLayout([(f"t{number}", 1 + number % 5) for number in range(400)], 16)
-    (gradient,) = gradients_of(1, layout)
-    everything = [np.ones(layout.chunk_count, dtype=np.bool_)]
-    filling = FILLINGS.create("whole-tensors:share=0.4")
-
-    def mean(*, critical, seed):
-        filling.begin_round(critical, np.random.default_rng(seed))
-        return estimate(filling, [gradient], everything, layout)
-
-    assert np.array_equal(mean(critical=True, seed=1), gradient)
-    result = mean(critical=False, seed=1)
-    places = np.repeat(np.arange(400), [count for _, count in layout.tensors])
-    gone = {int(place) for place in places[result == 0]}
-    whole = np.isin(places, list(gone))
-    assert not result[whole].any()
-    assert np.array_equal(result[~whole], gradient[~whole])
-    assert 120 < len(gone) < 200
-    assert np.array_equal(mean(critical=False, seed=1), result)
-    assert not np.array_equal(mean(critical=False, seed=2), result)

@@ -1,5 +1,6 @@
 """Labs whose own code is wrong from the start, each in a way that a gate sees."""
 
+import json
 import os
 
 import pytest
@@ -188,9 +189,14 @@ def test_a_slow_link_an_odd_queue_lost_probes_and_clumps_are_found(
             "testbed.verdict.calibration": DROPPING,
         },
         every_path=True,
+        retries=1,
         arms={"tcp": {"protocol": "tcp"}},
         rounds=20,
     )
+    # The first attempt does not train in vain, and the last one does, to be looked at.
+    (first,) = results.folder.glob("*/tcp-*.attempt1")
+    reason = json.loads((first / "status.json").read_text())["reason"]
+    assert "rate_error" in reason and "the workload did not begin" in reason
     slow = assert_invalid(results, "rate_error", where="to server", arm="tcp")
     assert 0.045 < slow["value"] < 0.055
     odd = assert_invalid(results, "queue_error", where="worker-1--s1 from worker-1", arm="tcp")
