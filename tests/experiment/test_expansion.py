@@ -212,7 +212,6 @@ PROFILES = {
     "paper": {},
 }
 PAPER_ITEMS = (
-    "fig2-k-sweep",
     "burst-latency",
     "burst-price",
     "regime-map",
