@@ -149,7 +149,8 @@ def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) 
             if style.line_with_intervals(axes, at, estimates, styles[arm], unit.factor):
                 present.add(arm)
         axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
+        if name != metric:  # of which small differences count
+            axes.set_ylim(bottom=0)
     style.factor_axis(axes_of[-1], at)
     axes_of[-1].set_xlabel(names[0].split(".")[-1])
     style.add_legend(figure, styles, present, [])
