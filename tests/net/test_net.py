@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = Path(__file__).parent / "kept"
 SEEDS = {"quick": 1, "plot-layers": 1, "rivals": 2}
 _OPTIONS = {
+    "quick": ["--set", "rounds=24", "--set", "impairments.0.rounds=[8, 14, 20]"],
     "plot-layers": [
         *("--arms", "mlt,plot", "--set", "rounds=24", "--set", "training.measure_every=24"),
         *("--set", "impairments.0.rounds=[14, 20]", "--set", "training.dataset.size=3000"),
