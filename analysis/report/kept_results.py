@@ -372,24 +372,30 @@ def _bare(table: Table) -> str:
 
 
 def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> str:
-    count, refused = seeds(summary), provenance["refused"]
+    count, began = seeds(summary), provenance["began"][:10]
     spread = "95 % intervals (Student's t)"
     if count < ENOUGH_SEEDS:
-        spread = "the seeds' values, too few for more than an indication"
+        spread = "the seeds' values: too few for more than an indication"
     ended, again = (
-        ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-        for counts in (provenance["verdicts"], refused)
+        ", ".join(f"{count} {verdict}{what}" for verdict, count in counts.items() if count)
+        for counts, what in ((provenance["verdicts"], ""), (provenance["refused"], " and repeated"))
     )
     return " ".join(
         [
-            f"Means over n = {count} seeds with {spread}.",
-            *(f"{remark[0].upper()}{remark[1:]}." for remark in provenance["remarks"]),
-            f"Runs: {ended}.",
-            *([f"Attempts that were refused and repeated: {again}."] if refused else []),
-            f"Made by {_commands(provenance)} on {_processors(provenance)}, "
-            f"{provenance['began'][:10]}; numbers and manifest: `experiments/results/{name}/`.",
+            f"n = {count} seeds, {spread}.",
+            *map(_sentence, provenance["remarks"]),
+            f"Runs: {', '.join(filter(None, (ended, again)))}.",
+            f"{_commands(provenance)} on {_processors(provenance)}, {began}; "
+            f"`experiments/results/{name}/`.",
         ]
     )
+
+
+def _sentence(remark: str) -> str:
+    """A remark; of a result that is simulated throughout, or paced, only that."""
+    whole = re.match(r"(simulated): (\d+) of \2 runs,|(paced: .*) per iteration, chosen", remark)
+    text = (whole[1] or whole[3]) if whole else remark
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _commands(provenance: dict[str, Any]) -> str:

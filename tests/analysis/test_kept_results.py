@@ -35,9 +35,9 @@ def test_kept_results_fill_the_place_that_readme_has_for_them(tmp_path):
     assert text.startswith(head) and text.endswith("<!-- quick: end -->\n\nrest\n")
     assert "old | table" not in text
     assert "| Round latency, burst rounds (s) | 0.200 (0.180, 0.220) | 1.00" in text
-    assert "Means over n = 2 seeds with the seeds' values, too few" in text
+    assert "n = 2 seeds, the seeds' values: too few" in text
     assert "| Round latency, burst rounds | 5.00 x" in text
-    assert "Made by `./lab run quick` on " in text and "Test CPU" in text
+    assert "`./lab run quick` on " in text and "Test CPU" in text
     assert {path.name for path in folder.iterdir()} == {
         *(
             "experiment.json",
@@ -85,7 +85,7 @@ def test_simulated_results_are_called_so_and_measured_ones_do_not_replace_them(t
     folder = kept_results.keep(tmp_path / "runs", root=place)
     kept_results.write_readme(root=place)
     text = (place / "README.md").read_text()
-    assert "| quick (simulated) | 2 | 6 |" in text and "Simulated: 6 of 6 runs" in text
+    assert "| quick (simulated) | 2 | 6 |" in text and " Simulated. " in text
     # And from the rows alone.
     provenance = (folder / "provenance.json").read_text()
     kept_results.write_derived(folder)
@@ -157,7 +157,7 @@ def test_the_report_command_keeps_and_writes(tmp_path, undrawn, monkeypatch):
     done = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--readme"])
     assert done.exit_code == 0, done.output
     assert f"kept: {place / 'experiments' / 'results' / 'quick'}" in done.output.replace("\n", "")
-    assert "Means over n = 2 seeds" in (place / "README.md").read_text()
+    assert "n = 2 seeds" in (place / "README.md").read_text()
     (place / "README.md").write_text("<!-- quick: begin -->\n")
     refused = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--readme"])
     assert isinstance(refused.exception, InputError)

@@ -83,7 +83,7 @@ def test_what_was_kept_agrees_and_is_said_to(project, capsys):
     assert provenance["verdicts"]["invalid"] == 0
     assert provenance["refused"] == {"invalid": 1}
     text = (project / "README.md").read_text()
-    assert "Runs: 15 ok. Attempts that were refused and repeated: 1 invalid. Made by" in text
+    assert "Runs: 15 ok, 1 invalid and repeated. `" in text
 
 
 @pytest.mark.parametrize(
