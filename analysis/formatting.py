@@ -95,10 +95,6 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.2g}" if p < 0.1 else f"= {p:.2f}"
 
 
-def percent(share: float) -> str:
-    return f"{share * 100:+.1f} %"
-
-
 def short(value: Any) -> str:
     if value is None:
         return DASH

@@ -109,16 +109,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def paper_reduction(ratio: float) -> float:
-    """The "reduction" of the DBLP paper: baseline / DBLP - 1. (It is a speed-up.)"""
-    return ratio - 1
-
-
-def true_reduction(ratio: float) -> float:
-    """The share of the baseline's time that is saved: 1 - DBLP / baseline."""
-    return 1 - 1 / ratio
-
-
 def _pairs(left: Values, right: Values) -> tuple[Floats, Floats]:
     if len(left) != len(right):
         raise ValueError(f"pairs need equal lengths, not {[len(left), len(right)]}")

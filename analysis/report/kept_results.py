@@ -39,7 +39,7 @@ from analysis.summary.lookup import (
 )
 from analysis.tables import rendering
 from analysis.tables.by_arm import main_table, metric_tables
-from analysis.tables.claims import Kept, claims_table, comparisons
+from analysis.tables.claims import Kept, claims_table, comparisons, verdicts_table
 from analysis.tables.ratios import findings_table, point_tables
 from analysis.tables.rendering import Cell, Table, narrowed, row, to_markdown, transposed
 
@@ -245,9 +245,9 @@ def _content(name: str, root: Path) -> str | None:
 
 def _written(name: str, root: Path) -> str | None:
     results = root / RESULTS
-    if name == "claims":
+    if name in (tables := {"claims": claims_table, "verdicts": verdicts_table}):
         kept = kept_for_claims(results)
-        return _bare(claims_table(kept)) if kept else None
+        return _bare(tables[name](kept)) if kept else None
     if name == "kept":
         listed = sorted(path.parent for path in results.glob(f"*/{PROVENANCE}"))
         return _bare(_list(listed)) if listed else None

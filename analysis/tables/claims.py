@@ -13,9 +13,7 @@ from analysis.statistics import (
     ENOUGH_SEEDS,
     Estimate,
     holm,
-    paper_reduction,
     smallest_seen,
-    true_reduction,
 )
 from analysis.summary import claims
 from analysis.summary.claims import ANY_MODEL, NOT_STATED, Claim, load_models
@@ -23,10 +21,7 @@ from analysis.summary.lookup import OWN_LIMIT, factors_text, published_entries
 from analysis.tables import rendering
 from analysis.tables.rendering import Cell, Table, row
 
-_REDUCTIONS = (
-    'The DBLP paper calls baseline / DBLP - 1 a "reduction"; it is a speed-up. The true reduction '
-    "is 1 - DBLP / baseline. The table gives both."
-)
+_REDUCTIONS = 'The DBLP paper calls a ratio less 1 a "reduction": 1.25 is one of 25 %.'
 _TONES = {"confirmed": "good", "contradicted": "bad", "holds on our tasks only": ""}
 _RULE = (
     "A gain is confirmed where our 95 % interval begins above four fifths of what is claimed, with "
@@ -35,6 +30,11 @@ _RULE = (
     "be none. A cost is confirmed, or holds on our tasks only, where it is no larger than claimed "
     "and a margin; it is contradicted where it is larger. Not tested: fewer than five seeds, or an "
     "interval on both sides of that limit."
+)
+_UNTESTED = "not tested"
+_VERDICTS = (
+    *("confirmed", "holds on our tasks only", "mixed", "no effect seen", "contradicted"),
+    _UNTESTED,
 )
 _NOT_MEASURED = "not measured by both in ok runs"
 _TOO_FEW = "too few rounds per run for this quantile"
@@ -84,10 +84,7 @@ def experiment_table(summary: dict[str, Any]) -> Table:
         records.append(value.factors | {"metric": value.metric} | ours | paper | texts)
     return Table(
         title=f"{summary['experiment']}: ours beside what papers claim",
-        columns=[
-            *("Claim", "Ours", "Paper", "Verdict", 'Paper\'s "reduction": ratio - 1'),
-            *("True reduction: 1 - 1 / ratio", "Source"),
-        ],
+        columns=["Claim", "Ours", "Paper", "Verdict", "Source"],
         rows=list(map(_row, values)),
         notes=notes,
         records=records,
@@ -114,21 +111,12 @@ def _row(value: _Beside) -> list[Cell]:
         judged = Cell(text=text, detail=side, tone=_TONES.get(text, "quiet"))
     elif value.is_quantile:
         our_cell = rendering.missing(note=_TOO_FEW)
-    reductions = [rendering.missing()] * 2
-    if value.is_ratio and not value.is_limit:
-        reductions = []
-        for definition in (paper_reduction, true_reduction):
-            ends = dict.fromkeys(end for end in (value.low, value.high) if end is not None)
-            papers = " to ".join(formatting.percent(definition(end)) for end in ends)
-            text = formatting.percent(definition(ours.value)) if ours.value else formatting.DASH
-            reductions.append(Cell(text=text, detail=f"paper: {papers}"))
     where = f"ours at {factors_text(value.factors)}" if value.factors else ""
     return [
         Cell(text=entry["title"], detail=formatting.joined(where, value.compared, label)),
         our_cell,
         Cell(text=value.paper, detail=formatting.joined(both, paper_model, entry["condition"])),
         judged,
-        *reductions,
         Cell(text=f"{entry['source']} [{entry['confidence']}]", detail=entry["version"]),
     ]
 
@@ -197,7 +185,7 @@ def claims_table(kept: Sequence[Kept], ids: Collection[str] = ()) -> Table:
         groups = comparisons(claim, kept)
         if not groups:
             reason = claim.why or "no experiment of ours"
-            rows.append(row(title, _theirs(claim), formatting.DASH, "", "not tested", reason, ""))
+            rows.append(row(title, _theirs(claim), formatting.DASH, "", _UNTESTED, reason, ""))
         theirs, why = _theirs(claim), Cell(text=claim.why or formatting.DASH)
         minutes = sum(group.minutes(claim) for group in groups)
         replay = Cell(text=f"./lab replay {claim.id}", detail=f"{minutes:.0f} min")
@@ -213,6 +201,23 @@ def claims_table(kept: Sequence[Kept], ids: Collection[str] = ()) -> Table:
         rows=rows,
         numeric=False,
     )
+
+
+def verdicts_table(kept: Sequence[Kept]) -> Table:
+    """Count the claims of each paper by verdict; one with several is `mixed`."""
+    counts: dict[str, dict[str, int]] = {}
+    for claim in claims.load():
+        if claim.confidence != OWN_LIMIT:
+            groups = comparisons(claim, kept)
+            verdicts = {value.verdict for group in groups for value in group.values}
+            verdict = verdicts.pop() if len(verdicts) == 1 else "mixed" if verdicts else _UNTESTED
+            of_paper = counts.setdefault(claim.paper, dict.fromkeys(_VERDICTS, 0))
+            of_paper[verdict] += 1
+    rows = [
+        row(paper, str(sum(of_paper.values())), *(str(count or "") for count in of_paper.values()))
+        for paper, of_paper in counts.items()
+    ]
+    return Table(title="", columns=["Paper", "Claims", *_VERDICTS], rows=rows)
 
 
 def _source(claim: Claim) -> str:

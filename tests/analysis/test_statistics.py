@@ -13,10 +13,8 @@ from analysis.statistics import (
     holm,
     mean_interval,
     paired_p_value,
-    paper_reduction,
     ratio_interval,
     smallest_seen,
-    true_reduction,
     verdict_on_cost,
     verdict_on_gain,
 )
@@ -57,11 +55,6 @@ def test_a_ratio_with_a_value_of_zero_has_no_interval_and_one_to_nothing_no_valu
     estimate = ratio_interval([0.0, 1.0, 1.0, 1.0, 1.0], [2.0] * 5)
     assert (estimate.value, estimate.low, estimate.n) == (0.4, None, 5)
     assert ratio_interval([1.0, 2.0], [0.0, 0.0]).value is None
-
-
-def test_the_papers_reduction_is_not_the_true_one():
-    assert paper_reduction(1.2642) == pytest.approx(0.2642)
-    assert true_reduction(1.2642) == pytest.approx(0.209, abs=5e-4)
 
 
 @pytest.mark.parametrize("n", [5, 8, 30])
