@@ -240,6 +240,7 @@ def _show_topologies(runs: Sequence[Run], console: Console) -> None:
         for link in topology.link_options().values():
             rate = units.quantity(link["rate_bps"], "bit/s")
             delay = f"{1e3 * link['delay_s']:g} ms, " if link["delay_s"] else ""
+            delay += f"jitter {1e3 * link['jitter_s']:g} ms, " if link["jitter_s"] else ""
             kinds[f"{rate}, {delay}queue {units.quantity(link['queue_bytes'], 'B')}"] += 1
         for words, count in kinds.items():
             say(console, f"{count} {'link' if count == 1 else 'links'}: {words}")

@@ -109,8 +109,10 @@ def test_a_plan_says_how_long_runs_take_and_whether_they_would_be_ended_and_make
     status, out, _ = in_process(*words)
     assert status == 0 and "2 runs to do, about" in out and "caution" not in out
     limit = ("--seeds", "1", "--set", "limits.run_timeout_s=2")
-    out = in_process(*words, *limit)[1]
+    jitter = ("--set", "topology.delay_s=5ms", "--set", "topology.jitter_s=1ms")
+    out = in_process(*words, *limit, *jitter)[1]
     assert "\n1 run to do, about " in out
+    assert " links: 100 Mbit/s, 5 ms, jitter 1 ms, queue 150 kB" in out
     assert "\ncaution: 1 run takes longer than limits.run_timeout_s allows (2 s)" in out
     assert not list(tmp_path.iterdir())
 
