@@ -393,8 +393,8 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
 
 def _sentence(remark: str) -> str:
     """A remark; of a result that is simulated throughout, or paced, only that."""
-    whole = re.match(r"(simulated): (\d+) of \2 runs,|(paced: .*) per iteration, chosen", remark)
-    text = (whole[1] or whole[3]) if whole else remark
+    whole = re.match(r"(simulated): (\d+) of \2 runs,|(paced: .*) per iteration(, chosen)", remark)
+    text = (whole[1] or f"{whole[3]}{whole[4]}") if whole else remark
     return f"{text[0].upper()}{text[1:]}."
 
 

@@ -209,7 +209,7 @@ def verdicts_table(kept: Sequence[Kept]) -> Table:
     for claim in claims.load():
         if claim.confidence != OWN_LIMIT:
             groups = comparisons(claim, kept)
-            verdicts = {value.verdict for group in groups for value in group.values}
+            verdicts = {value.verdict for group in groups for value in group.values} - {_UNTESTED}
             verdict = verdicts.pop() if len(verdicts) == 1 else "mixed" if verdicts else _UNTESTED
             of_paper = counts.setdefault(claim.paper, dict.fromkeys(_VERDICTS, 0))
             of_paper[verdict] += 1

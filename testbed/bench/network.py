@@ -88,14 +88,14 @@ def build(kind: LinkKind) -> Network:
 
 
 def _pair(server: Host, worker: Host, kind: LinkKind) -> Network:
-    inner = ("benches", "benchw")
+    inner = ("bench-s", "bench-w")
     if kind.rtt_s:
         for name, host in zip(inner, (server, worker), strict=True):
             _veth(name, host)
             bring_up_silent(name)
     else:
-        _veth("benches", server)
-        run(["ip", "link", "set", "benches", "name", "eth0", "netns", str(worker.pid)])
+        _veth("bench-s", server)
+        run(["ip", "link", "set", "bench-s", "name", "eth0", "netns", str(worker.pid)])
     for host in (server, worker):
         _configure(host, kind)
     relay = _delay(inner, kind) if kind.rtt_s else None

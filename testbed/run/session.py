@@ -20,6 +20,7 @@ from testbed.shared import own_code, python_module, run_directory
 if TYPE_CHECKING:
     from testbed.lab.network import LabInfo
     from testbed.verdict import sampler as sampling
+    from testbed.verdict.calibration import Calibration
     from testbed.verdict.gates import Gate
     from topologies import TopologyParameters
 
@@ -155,9 +156,9 @@ class LabSession:
         pids = self.processes.pids()
         self._observer = RunObserver(self.directory, self.config, self.info, pids)
 
-    def calibrate(self) -> list[Gate]:
-        """Warm up, then measure every link, before anything else; return the gates that refuse."""
-        from testbed.verdict import calibration, gates
+    def calibrate(self) -> Calibration:
+        """Warm up, then measure every link, before anything else uses it."""
+        from testbed.verdict import calibration
 
         self.warm_up()
         self._write_manifest()
@@ -166,7 +167,7 @@ class LabSession:
             self.directory / "calibration.json",
             {"schema": run_directory.SCHEMA, **self._calibrated.as_json()},
         )
-        return gates.refusing(self.config, self._calibrated)
+        return self._calibrated
 
     def _write_manifest(self) -> None:
         from testbed.run import manifest

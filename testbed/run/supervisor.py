@@ -45,6 +45,7 @@ def execute(directory: Path, progress: ProgressWriter, *, last: bool) -> tuple[l
     # Imported here, beside what has been started.
     from testbed.run import requirements
     from testbed.run.workloads import ProgramWorkload, TrainingWorkload
+    from testbed.verdict.gates import of_calibration
 
     names = topology_of(config).all_host_names()
     if lacking := requirements.lacking(config, config["impairments"], names):
@@ -55,8 +56,9 @@ def execute(directory: Path, progress: ProgressWriter, *, last: bool) -> tuple[l
     lab.observe()
     workload.wait_until_loaded()
     progress.stage("calibrating")
-    if (refusing := lab.calibrate()) and not last:  # the last one goes on, to be looked at
-        return refusing, "the workload did not begin, since another attempt follows"
+    gates = of_calibration(config, lab.calibrate())
+    if not last and any(gate.stops for gate in gates):  # the last one goes on, to be looked at
+        return gates, "the workload did not begin: this was not the last attempt"
     with lab.watched(workload.flows):
         progress.stage(workload.stage)
         workload.run()

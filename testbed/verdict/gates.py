@@ -459,11 +459,10 @@ def judge(config: Mapping[str, Any], *, only: str = "", **evidence: object) -> l
     return gates
 
 
-def refusing(config: Mapping[str, Any], calibration: object) -> list[Gate]:
-    """The gates by which a calibration alone stops a run."""
+def of_calibration(config: Mapping[str, Any], calibration: object) -> list[Gate]:
+    """The gates that need nothing but the calibration."""
     keys = ("rate_error", "rate_spread", "rtt_error", "idle_loss", "queue_error")
-    judged = [judge(config, only=key, calibration=calibration)[0] for key in keys]
-    return [gate for gate in judged if gate.stops]
+    return [judge(config, only=key, calibration=calibration)[0] for key in keys]
 
 
 def _compared(entry: GateEntry, finding: Finding, limits: Mapping[str, Any]) -> Gate:

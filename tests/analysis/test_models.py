@@ -16,7 +16,7 @@ from analysis.summary.document import summarise
 from analysis.summary.lookup import entry
 from analysis.tables import ratios
 from analysis.tables.by_arm import main_table
-from analysis.tables.claims import Kept, claims_table, experiment_table
+from analysis.tables.claims import Kept, claims_table, experiment_table, verdicts_table
 from analysis.tables.rendering import Cell
 from tests.analysis.build import ResultsBuilder
 
@@ -76,6 +76,24 @@ APART = [
     ("-0.50 points", "ours: small-cnn on digits, in the lab", "holds on our tasks only"),
     ("5.00 points", "ours: mlp on digits, in the lab", "holds on our tasks only"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "column"),
+    [
+        (["contradicted", "contradicted"], "contradicted"),
+        (["contradicted", "not tested"], "contradicted"),
+        (["contradicted", "confirmed"], "mixed"),
+        (["not tested", "not tested"], "not tested"),
+    ],
+)
+def test_claims_are_counted_by_their_verdicts(two_tasks, monkeypatch, verdicts, column):
+    kept = Kept(summary=summarise(load(two_tasks / "runs")), simulated=False, wall_s={})
+    monkeypatch.setattr(claims, "verdict", lambda *_: verdicts.pop())
+    table = verdicts_table([kept])
+    counts = dict(zip(table.columns, [cell.text for cell in table.rows[0]], strict=True))
+    others = int(counts["Claims"]) - 1
+    assert counts[column] == str(1 + others if column == "not tested" else 1)
 
 
 def test_no_accuracy_is_a_mean_over_tasks(two_tasks):

@@ -115,3 +115,11 @@ def test_the_rates_of_shipped_experiments_are_those_that_the_rule_chose():
             near = min((distance(row[0], level, order), row) for row in chosen if row[1] == arm)
             rate = float(near[1][2].split()[0])
             assert run.config()["training"]["learning_rate"] == rate, run.label
+
+
+@pytest.mark.parametrize("name", ["dblp-bursts", "dblp-tolerances", "dblp-signal"])
+def test_what_trains_as_dblp_calm_does_has_its_task_and_rates(name):
+    calm = {run.arm: run.config()["training"] for run in experiment.load("dblp-calm", seeds=1)}
+    for run in experiment.load(name, seeds=1):
+        here = run.config()["training"]
+        assert here | {"evaluate_every": 0} == calm[run.arm] | {"evaluate_every": 0}, run.label

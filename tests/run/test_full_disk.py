@@ -118,7 +118,7 @@ def test_a_run_on_a_full_disk_is_interrupted_whatever_could_not_be_written(
     def execute(directory, progress, *, last):
         if fails:
             raise OSError(errno.ENOSPC, "No space left on device", "events/rounds.jsonl")
-        return []
+        return [], ""
 
     monkeypatch.setattr(supervisor, "execute", execute)
     monkeypatch.setattr(run_directory, "disk_is_full", lambda directory: True)

@@ -197,6 +197,7 @@ def test_a_slow_link_an_odd_queue_lost_probes_and_clumps_are_found(
     (first,) = results.folder.glob("*/tcp-*.attempt1")
     reason = json.loads((first / "status.json").read_text())["reason"]
     assert "rate_error" in reason and "the workload did not begin" in reason
+    assert not (first / "events" / "rounds.jsonl").exists()
     slow = assert_invalid(results, "rate_error", where="to server", arm="tcp")
     assert 0.045 < slow["value"] < 0.055
     odd = assert_invalid(results, "queue_error", where="worker-1--s1 from worker-1", arm="tcp")
