@@ -370,14 +370,14 @@ def explain(
 
 
 def show_explanation(directory: Path, console: Console) -> None:
-    from testbed.verdict import explanation
+    from testbed.verdict import explanation, gates
 
     run = explanation.explain(directory)
     say(console, f"{directory.name}: {run.verdict}")
     say(console, f"  {explanation.MEANINGS[run.verdict]}")
-    is_by_gates = any(gate.record["decides"] for gate in run.gates)
+    by_gates = gates.reasons([gates.Gate(**gate.record) for gate in run.gates])  # shown below
     facts = {"usual cause": run.causes, "what to do": run.remedy, "directory": str(directory)}
-    _facts(console, {"reason": "" if is_by_gates else run.reason} | facts)
+    _facts(console, {"reason": run.reason.removeprefix(by_gates).removeprefix("; ")} | facts)
     for gate in run.gates:
         _show_gate(console, gate, directory)
     if run.others:
