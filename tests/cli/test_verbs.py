@@ -201,7 +201,9 @@ def test_waived_gates_are_printed_once(tmp_path, report):
 def test_words_are_whole_in_a_pipe(tmp_path):
     narrow = {"env": {**os.environ, "COLUMNS": "40"}, "cwd": tmp_path}
     done = lab("list", **narrow)
-    assert "Accuracy and latency against k = P_high - P_low, 20 to 80 points" in done.stdout
+    assert (
+        "Accuracy and latency of DBLP against its high tolerance, on Fashion-MNIST" in done.stdout
+    )
     label = "tcp-cubic@congestion_control=bbr"
     done = lab("plan", "quick", "--arms", label, **narrow)
     assert f"{label}-s1-" in done.stdout
