@@ -55,11 +55,12 @@ INK = Colour(name="ink", light="#1d2330", dark="#e8ebf1")
 MUTED = Colour(name="muted", light="#5f6878", dark="#a3adbd")
 GRID = Colour(name="grid", light="#dfe3ea", dark="#343b48")
 PAPER = Colour(name="paper", light="#ffffff", dark="#181c24")
+BAD = Colour(name="bad", light="#a8231a", dark="#ff9a8f")
 LOSS_BAND = Colour(name="loss-band", light="#f6d5d9", dark="#5a2a35")
 OTHER_BAND = Colour(name="other-band", light="#dcd9f4", dark="#3b3a66")
 
 _ARM_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, GOLD, STEEL)
-COLOURS = (*_ARM_COLOURS, INK, MUTED, GRID, PAPER, LOSS_BAND, OTHER_BAND)
+COLOURS = (*_ARM_COLOURS, INK, MUTED, GRID, PAPER, BAD, LOSS_BAND, OTHER_BAND)
 
 _DASHED, _DOTTED, _DASH_DOT = (0, (5.0, 2.0)), (0, (1.2, 1.6)), (0, (6.0, 2.0, 1.2, 2.0))
 

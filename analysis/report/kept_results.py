@@ -392,7 +392,7 @@ def _words(summary: dict[str, Any], provenance: dict[str, Any], name: str) -> st
 
 
 def _sentence(remark: str) -> str:
-    """A remark; of a result that is simulated throughout, or paced, only that."""
+    """Shorten a remark to what a table needs: that all is simulated, or paced and how."""
     whole = re.match(r"(simulated): (\d+) of \2 runs,|(paced: .*) per iteration(, chosen)", remark)
     text = (whole[1] or f"{whole[3]}{whole[4]}") if whole else remark
     return f"{text[0].upper()}{text[1:]}."

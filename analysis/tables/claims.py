@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from analysis import formatting
 from analysis.data.metrics import TASK_METRICS, describe
 from analysis.statistics import (
     ENOUGH_SEEDS,
     Estimate,
+    Verdict,
     holm,
     smallest_seen,
 )
@@ -32,10 +33,7 @@ _RULE = (
     "interval on both sides of that limit."
 )
 _UNTESTED = "not tested"
-_VERDICTS = (
-    *("confirmed", "holds on our tasks only", "mixed", "no effect seen", "contradicted"),
-    _UNTESTED,
-)
+_VERDICTS = (*(v for v in get_args(Verdict) if v != _UNTESTED), "mixed", _UNTESTED)
 _NOT_MEASURED = "not measured by both in ok runs"
 _TOO_FEW = "too few rounds per run for this quantile"
 _NOT_ABSOLUTE = (

@@ -107,7 +107,7 @@ def outcome(run: Run, place: RunDirectory) -> Outcome:
 def carry_out(
     place: RunDirectory, config: dict[str, Any], on_progress: OnProgress, *, last: bool = True
 ) -> None:
-    """Execute a configuration in a directory of its own; but for the last attempt, not in vain."""
+    """Execute a configuration in a directory of its own; only `last` is never cut short."""
     if config["capture"]:
         recorder.require()
     with place.open(config) as directory:
