@@ -67,6 +67,21 @@ def test_a_rate_with_which_a_seed_diverged_is_never_chosen():
     assert rows(*lost) == [["dblp", "none", "-", "2: diverges"]]
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "perplexity"])
+def test_only_the_best_of_the_first_seed_train_with_the_others(monkeypatch, metric):
+    def train(trial):
+        value = {1: None, 2: 5.0, 4: 9.0, 8: 8.0, 16: 7.0, 32: 4.0}[trial["learning_rate"]]
+        return trial | {"value": value and (value if metric == "accuracy" else 1 / value)}
+
+    monkeypatch.setattr(rates, "trained", lambda _, trials: [train(trial) for trial in trials])
+    trials = [record(r, s, 0, metric) for r in (1, 2, 4, 8, 16, 32) for s in (1001, 1002, 1003)]
+    measured = rates.measure(trials)
+    assert len(measured) == 6 + 3 * 2
+    assert {r["learning_rate"] for r in measured if r["seed"] == 1002} == {4, 8, 16}
+    ((_, rate, _, candidates),) = rows(*measured)
+    assert rate == "4" and candidates.startswith("1: diverges, 2: (")
+
+
 def test_the_verb_writes_every_training_and_the_table(small, tmp_path, monkeypatch):
     monkeypatch.setattr(rates, "CANDIDATES", (0.002, 0.064))
     monkeypatch.setattr(rates, "SEEDS", (1001, 1002))
