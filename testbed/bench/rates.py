@@ -31,7 +31,8 @@ from testbed.shared.run_directory import RunDirectory
 from testbed.shared.yaml_input import InputError
 from testbed.transport import presets
 
-CANDIDATES = tuple(0.001 * 2**power for power in range(1, 9))
+CANDIDATES = tuple(0.001 * 2**power for power in range(1, 9))  # of SGD
+_OF_ADAM = 1 / 16  # whose steps do not grow with the gradient
 SEEDS = (1001, 1002, 1003)  # that no experiment of the lab uses
 Record = dict[str, Any]
 FINALISTS = 3  # of a grid that doubles: the best of the first seed and its neighbours
@@ -91,7 +92,8 @@ def trained(train: Callable[[Record], Record], trials: Sequence[Record]) -> list
 def trials(runs: Sequence[Run]) -> list[Record]:
     """Make a trial of every candidate for each run; points that train the same are one."""
     distinct: dict[str, Record] = {}
-    for run, rate in itertools.product(runs, CANDIDATES):
+    for run, candidate in itertools.product(runs, CANDIDATES):
+        rate = candidate * (_OF_ADAM if "adam" in run.config()["training"]["optimiser"] else 1)
         config, point = _undisturbed(run, rate), ", ".join(map(str, run.factors.values()))
         kept = {key: value for key, value in config.items() if key not in _NO_PART}
         text = json.dumps(kept, sort_keys=True)

@@ -41,6 +41,12 @@ def test_points_that_train_the_same_are_one(small):
     assert {trial["point"] for trial in trials} == {"calm; burst", "longer"}
 
 
+def test_adam_has_smaller_candidates(small):
+    training = SMALL["training"] | {"optimiser": "adamw"}
+    trials = rates.trials(experiment.load(small(training=training), arms=["none"]))
+    assert (trials[0]["learning_rate"], trials[-1]["learning_rate"]) == (0.000125, 0.016)
+
+
 def record(rate, seed, value, metric="accuracy", arm="dblp"):
     of = {"point": "p", "arm": arm, "learning_rate": rate, "seed": seed}
     return of | {"metric": metric, "value": value}
