@@ -41,6 +41,9 @@ class Run:
     problems: list[str] = field(default_factory=list)  # of its files; more as logs are read
 
 
+REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """An experiment's runs, and the metrics of the ok ones."""
@@ -50,9 +53,18 @@ class Evidence:
     commands: list[str]
     arms: list[str]
     published_ids: list[str] | None
+    compare: list[list[str]]
     levels: dict[str, list[str | None]]
     runs: list[Run]
     others: list[Run]
+
+    @property
+    def compared(self) -> list[tuple[str, str]]:
+        """The pairs of arms that the experiment names; else all over `dblp`, or the first."""
+        if here := [(one, other) for one, other in self.compare if {one, other} <= {*self.arms}]:
+            return here
+        reference = REFERENCE if REFERENCE in self.arms else next(iter(self.arms), "")
+        return [(arm, reference) for arm in self.arms if arm != reference]
 
     def measured(self) -> pl.DataFrame:
         """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric."""

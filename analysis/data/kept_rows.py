@@ -92,6 +92,7 @@ def write(folder: Path, evidence: Results) -> None:
         "commands": [re.sub(place, r" \1", command) for command in commands],
         "arms": evidence.arms,
         "published": evidence.published_ids,
+        **({"compare": evidence.compare} if evidence.compare else {}),
         "levels": evidence.levels,
         "planned": {"runs": len(evidence.runs)},  # so that a line that was lost is missed
         "config": shared,
@@ -270,6 +271,7 @@ def _read(folder: Path) -> KeptRows:
     return KeptRows(
         **{name: document[name] for name in _AS_THEY_ARE},
         published_ids=document["published"],
+        compare=document.get("compare", []),
         runs=runs,
         others=others,
         rows=_rows(folder / ROWS, [run for run in runs if run.verdict == "ok"]),

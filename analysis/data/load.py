@@ -168,6 +168,7 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
         commands=commands or [f"./lab run {folder.name}"],
         arms=[name for name in arms if name in present],
         published_ids=document.get("published"),
+        compare=document.get("compare") or [],
         levels={name: list(map(factor_text, values)) for name, values in factors.items()},
         runs=runs,
         others=others,

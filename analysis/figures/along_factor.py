@@ -33,7 +33,7 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
         for name in parts[0]["factors"]
     }
     along = max(values, key=lambda name: (len(values[name]), style.all_numbers(values[name])))
-    compared = [(left, f"{left}/{right}") for left, right in pairs(list(summary["arms"]))]
+    compared = [(left, f"{left}/{right}") for left, right in pairs(summary)]
     names = [pair for _, pair in compared]
     metric = _first(CONTRASTED, parts, "ratios", names)
     if metric is None or len(values[along]) < 2:

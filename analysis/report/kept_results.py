@@ -33,7 +33,6 @@ from analysis.summary.lookup import (
     bounded_metric,
     entry,
     factors_text,
-    pairs,
     points,
     published_entries,
 )
@@ -88,7 +87,7 @@ def _kinds(folder: Path) -> set[bool]:
 def derived(evidence: kept_rows.KeptRows) -> dict[str, str]:
     summary = summarise(evidence)
     rows = recomputable(in_table("main"), from_rounds=evidence.rounds is not None)
-    shown = {left + sign + right for left, right in pairs(evidence.arms) for sign in "/-"}
+    shown = {left + sign + right for left, right in evidence.compared for sign in "/-"}
     return {
         SUMMARY: json_text(_small(summary, shown)),
         PROVENANCE: json_text(_provenance(evidence, summary)),

@@ -14,11 +14,19 @@ import polars as pl
 import yaml
 
 from analysis import statistics
-from analysis.data.evidence import BLOCK, FACTOR_PREFIX, Run, dataset_name, pace, section
+from analysis.data.evidence import (
+    BLOCK,
+    FACTOR_PREFIX,
+    REFERENCE,
+    Run,
+    dataset_name,
+    pace,
+    section,
+)
 from analysis.data.metrics import ALL_BURSTS, IMPAIRED, TASK_METRICS, describe
 from analysis.statistics import Estimate, difference_interval, paired_p_value, ratio_interval
 from analysis.summary import lookup, pairing
-from analysis.summary.lookup import BASELINE, REFERENCE, entry, factors_text
+from analysis.summary.lookup import BASELINE, entry, factors_text
 
 ANY_MODEL, NOT_STATED = "any", "not stated"  # in place of models' names
 _PAYLOAD = "payload of "

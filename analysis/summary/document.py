@@ -13,7 +13,7 @@ import polars as pl
 
 from analysis import statistics
 from analysis.data import evidence, measure
-from analysis.data.evidence import FACTOR_PREFIX, Evidence, Run, factor_text
+from analysis.data.evidence import FACTOR_PREFIX, REFERENCE, Evidence, Run, factor_text
 from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, TASK_METRICS, metric_names
 from analysis.statistics import (
     METHOD,
@@ -24,7 +24,7 @@ from analysis.statistics import (
     ratio_interval,
 )
 from analysis.summary import claims, lookup, pairing
-from analysis.summary.lookup import BASELINE, OWN_LIMIT, REFERENCE, pairs, several_tasks
+from analysis.summary.lookup import BASELINE, OWN_LIMIT, several_tasks
 
 SCHEMA = 1
 _SAME_LIMIT = 0.03  # the published one of passes is what it comes to near a loss of 1
@@ -52,9 +52,10 @@ def summarise(results: Evidence) -> dict[str, Any]:
         "waived_gates": list(evidence.waived(results.ok_runs)),
         "task_metric": measure.task_metric(measured),
         "paces": sorted({evidence.pace(run.config)["kind"] for run in results.ok_runs}),
+        "compared": results.compared,
         **_cells(whole, results.arms),
         "unpaired": _unpaired(results, results.runs),
-        **_no_pairs(measured, results.arms),
+        **_no_pairs(measured, results.compared),
     }
     if results.runs_programs:
         summary["workload"] = "programs"
@@ -77,7 +78,7 @@ def summarise(results: Evidence) -> dict[str, Any]:
     if points:
         summary["points"] = points
         factors = [point["factors"] for point in points]
-        summary["contrasts"] = between_points(measured, factors, results.arms)
+        summary["contrasts"] = between_points(measured, factors, results.compared)
     else:
         summary["critical_shares"] = lookup.critical_shares(results.ok_runs, measured, phased)
     return summary
@@ -109,7 +110,7 @@ def _points(
             "n_planned": len(runs),
             **_cells(rows, results.arms),
             "unpaired": _unpaired(results, runs),
-            **_no_pairs(rows, results.arms),
+            **_no_pairs(rows, results.compared),
             "limits": _limits(runs, conditions),
             "critical_shares": lookup.critical_shares(runs, measured, phased),
         }
@@ -142,15 +143,15 @@ def _unpaired(results: Evidence, runs: Sequence[Run]) -> dict[str, list[int]]:
             ok[run.arm].add((run.seed, str(run.factors)))
     lacking = {
         f"{left}/{right}": sorted({seed for seed, _ in ok[left] ^ ok[right]})
-        for left, right in pairs(results.arms)
+        for left, right in results.compared
     }
     return {pair: seeds for pair, seeds in lacking.items() if seeds}
 
 
-def _no_pairs(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
+def _no_pairs(measured: pl.DataFrame, compared: Sequence[tuple[str, str]]) -> dict[str, Any]:
     by_pair = {
         f"{left}/{right}": apart
-        for left, right in pairs(arms)
+        for left, right in compared
         if (apart := pairing.no_pairs(measured, left, right))
     }
     return {"no_pairs": by_pair} if by_pair else {}
@@ -217,9 +218,10 @@ _ENDS = ("from ", "to ")
 
 
 def between_points(
-    per_run: pl.DataFrame, points: Sequence[Point], arms: Sequence[str]
+    per_run: pl.DataFrame, points: Sequence[Point], compared: Sequence[tuple[str, str]]
 ) -> list[dict[str, Any]]:
     """The contrasts of a sweep: how each pair's ratio changes between neighbouring points."""
+    arms = list(dict.fromkeys(itertools.chain(*compared)))
     metrics = [name for name in CONTRASTED if name in per_run.columns]
     by_metric: dict[str, list[dict[str, Any]]] = {name: [] for name in metrics}
     contrasts = []
@@ -232,7 +234,7 @@ def between_points(
         )
         table = pairing.measured(rows, [end + arm for end in _ENDS for arm in arms], metrics)
         ratios: dict[str, Any] = {}
-        for left, right in pairs(arms):
+        for left, right in compared:
             for name in metrics:
                 four = table.together([end + arm for end in _ENDS for arm in (left, right)], name)
                 if not len(four[0]) or np.min(four) <= 0:

@@ -13,19 +13,17 @@ from analysis.data.evidence import Evidence, Run
 from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED, LEGS, TOLERANCE_VARIED
 from analysis.statistics import NOTHING, Estimate
 
-REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
 BASELINE = "fixed-low"
 OWN_LIMIT = "DERIVED"  # the confidence of our own arithmetic: a limit, not a result of the paper
 
 
-def pairs(arms: Sequence[str]) -> list[tuple[str, str]]:
-    """The pairs (numerator, denominator) that tables show: over `dblp`, or else the first arm."""
-    reference = REFERENCE if REFERENCE in arms else next(iter(arms), "")
-    return [(arm, reference) for arm in arms if arm != reference]
+def pairs(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The pairs (numerator, denominator) that tables show."""
+    return [(left, right) for left, right in summary["compared"]]
 
 
 def ratio_names(summary: Mapping[str, Any]) -> list[str]:
-    return [f"{left}/{right}" for left, right in pairs(list(summary["arms"]))]
+    return list(map("/".join, pairs(summary)))
 
 
 def unlike(summary: Mapping[str, Any]) -> list[str]:

@@ -84,10 +84,6 @@ class _Compared:
         return missing(detail=why)
 
 
-def _pairs(summary: dict[str, Any]) -> list[Pair]:
-    return lookup.pairs(list(summary["arms"]))
-
-
 def _table(
     title: str, heads: Sequence[str], pairs: Sequence[Pair], lines: Sequence[_Compared], note: str
 ) -> Table:
@@ -129,7 +125,10 @@ def _by_difference(summary: dict[str, Any]) -> Iterator[_Compared]:
 
 
 def ratio_table(summary: dict[str, Any]) -> Table:
-    pairs, metrics = _pairs(summary), lookup.with_programs(in_table("ratios"), summary["arms"])
+    pairs, metrics = (
+        lookup.pairs(summary),
+        lookup.with_programs(in_table("ratios"), summary["arms"]),
+    )
     lines = [*_by_ratio(summary, metrics), *_by_difference(summary)] if pairs else []
     table = _table(f"{summary['experiment']}: ratios of paired runs", [""], pairs, lines, _NOTE)
     task, where = summary.get("task_metric"), " at some point of the sweep" * bool(points(summary))
@@ -157,7 +156,7 @@ def point_tables(summary: dict[str, Any], *, only: Sequence[str] = CONTRASTED) -
 
 
 def _point_table(summary: dict[str, Any], metric: str) -> Table:
-    pairs, parts = _pairs(summary), points(summary)
+    pairs, parts = lookup.pairs(summary), points(summary)
     lines = [
         _Compared(
             part=part, metric=metric, heads=[factors_text(part["factors"])], names=part["factors"]
@@ -196,7 +195,7 @@ def contrast_table(summary: dict[str, Any]) -> Table:
         lines.append(_Compared(part=contrast, metric=metric, heads=heads, names=ends))
     label = describe(metric).label
     title = f"{summary['experiment']}: {label}, how ratios change between neighbouring points"
-    return _table(title, ["From", "To"], _pairs(summary), lines, _CONTRAST_NOTE)
+    return _table(title, ["From", "To"], lookup.pairs(summary), lines, _CONTRAST_NOTE)
 
 
 _MOST_FLOWS = _MOST_TASKS = 3
@@ -205,7 +204,7 @@ _BETTER = {"s": "is faster", "bps": "has more"}
 
 def findings_table(summary: dict[str, Any]) -> Table:
     """The findings: a row per pair, a column per main quantity, and in each cell a verdict."""
-    pairs = sorted(_pairs(summary), key=lambda pair: pair[0] != BASELINE)
+    pairs = sorted(lookup.pairs(summary), key=lambda pair: pair[0] != BASELINE)
     goodputs = [name for name in of_programs(summary["arms"]) if name.endswith(".goodput_bps")]
     latencies = list(_by_ratio(summary, [ALL_BURSTS, "round_latency_s.mean"]))[:1]
     shown = [*latencies, *_by_ratio(summary, [*goodputs[:_MOST_FLOWS], "training_time_s"])]
@@ -273,7 +272,7 @@ def _range(compared: _Compared, pair: Pair) -> Cell:
 def _not_compared(summary: dict[str, Any]) -> str:
     arms = summary["arms"]
     if len(arms) > 1 and any(cell["n_runs"] for cell in arms.values()):
-        (_, reference), *_ = _pairs(summary)
+        (_, reference), *_ = lookup.pairs(summary)
         return f"nothing to compare yet: needs ok runs of {reference} and another arm with one seed"
     for metric in (*of_programs(arms)[:1], "training_time_s"):
         for arm in arms:

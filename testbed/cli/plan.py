@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from rich.console import Console
@@ -26,6 +27,7 @@ from testbed.run import planning, requirements, runner
 from testbed.shared import units
 from testbed.shared.input_error import InputError
 
+_MOST_TIMELINES = 6
 _UNSUPPORTED = "unsupported here"
 _TITLES = {
     "chunks": "chunks per transfer",
@@ -155,9 +157,10 @@ def show(chosen: Chosen, console: Console) -> None:
     if numbers:
         console.print("\nnumbers that do not depend on the speed of machine and links, predicted:")
         show_table(console, ("arm", "factors", *_TITLES.values()), numbers)
-        if any(run.experiment.training.pace.kind == "real" for run in runs):
+        if any(estimates.Prediction(run).is_measured for run in runs):
             console.print("pace real: the share of communication is measured, not chosen")
     _show_topologies(runs, console)
+    _show_impairments(runs, console)
     for remark in remarks:
         say(console, remark)
 
@@ -222,17 +225,34 @@ def _cell(name: str, numbers: Numbers) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
+def _alike(runs: Sequence[Run], text: Callable[[Run], str]) -> Iterator[tuple[str, Run, str]]:
+    """Yield each text with a run that has it, and, if there are others, how many have it."""
+    texts = [text(run) for run in runs]
+    for text_of_some, count in Counter(texts).items():
+        share = f" ({count} of {len(runs)} runs)" if count < len(runs) else ""
+        yield text_of_some, runs[texts.index(text_of_some)], share
+
+
+def _show_impairments(runs: Sequence[Run], console: Console) -> None:
+    def text(run: Run) -> str:
+        entries = [e.model_dump(mode="json", exclude_unset=True) for e in run.experiment.impairments]
+        return "".join(f"\n  {_in_flow(entry)}" for entry in entries)
+
+    for lines, _, share in itertools.islice(_alike(runs, text), _MOST_TIMELINES):
+        say(console, f"impairments{share}:{lines or ' none'}")
+
+
+def _in_flow(entry: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(entry, sort_keys=False, default_flow_style=True, width=math.inf).strip()
+
+
 def _show_topologies(runs: Sequence[Run], console: Console) -> None:
-    distinct: dict[str, list[Run]] = {}
-    for run in runs:
-        distinct.setdefault(run.experiment.topology.model_dump_json(), []).append(run)
-    for alike in distinct.values():
-        topology = topologies.build(alike[0].experiment.topology)
+    for _, run, share in _alike(runs, lambda run: run.experiment.topology.model_dump_json()):
+        topology = topologies.build(run.experiment.topology)
         hosts, switches = len(topology.hosts()), len(topology.switches())
-        share = f" ({len(alike)} of {len(runs)} runs)" if len(alike) < len(runs) else ""
         say(
             console,
-            f"\ntopology {Path(alike[0].experiment.topology.name).name}{share}: {hosts} hosts, "
+            f"\ntopology {Path(run.experiment.topology.name).name}{share}: {hosts} hosts, "
             f"{switches} switches; longest round trip without queues "
             f"{1e3 * topology.longest_rtt_s():g} ms",
         )

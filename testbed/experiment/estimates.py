@@ -69,12 +69,15 @@ class Prediction:
         self._chunks = Selection(run.protocol.keep).count(self.layout)
         self._sent_bytes = wire.wire_bytes(self._chunks, self.layout.chunk_bytes)
         self._workers, self._rounds = self._experiment.topology.workers, self._experiment.rounds
-        self._compute_s = float(getattr(self._experiment.training.pace, "compute_s", 0.0))
+        pace = self._experiment.training.pace
+        chosen_s = self._experiment.simulation.compute_s if run.simulated else 0.0
+        self._compute_s = float(getattr(pace, "compute_s", chosen_s))
+        self.is_measured = pace.kind == "real" and not chosen_s  # how long it computes
 
     @property
     def numbers(self) -> Numbers:
-        way, is_real = self._way, self._experiment.training.pace.kind == "real"
-        bdp_bytes, both_s = way.rate_bps * way.rtt_s / 8, self.communication_s
+        way, both_s = self._way, self.communication_s
+        bdp_bytes = way.rate_bps * way.rtt_s / 8
         passes, q = None, max((q for q, _ in self._bursts()), default=0.0)
         if 0 < q < 1 and self._run.protocol.carrier == "udp":
             # ln P / ln q; without tolerance, until none is missing
@@ -84,7 +87,7 @@ class Prediction:
             chunks=self._chunks,
             rtt_over_transfer=way.rtt_s * way.share_bps / (8 * self._sent_bytes),
             queue_over_bdp=way.queue_bytes / bdp_bytes if bdp_bytes else None,
-            communication_share=None if is_real else both_s / (both_s + self._compute_s),
+            communication_share=None if self.is_measured else both_s / (both_s + self._compute_s),
             passes=passes,
             round_bytes=round(sum(map(self._needed_bytes, Leg))) * self._workers,
         )

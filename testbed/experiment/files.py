@@ -18,7 +18,7 @@ from testbed.shared.registry import did_you_mean, one_of
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 DEFAULT_PROFILE = "laptop"
-NOT_OF_A_PROFILE = ("name", "description", "profiles", "published")
+NOT_OF_A_PROFILE = ("name", "description", "profiles", "published", "compare")
 MOST_RUNS = 20_000
 _MOST_POINTS = 2_000  # of a sweep: each is an experiment that is checked
 _LABEL = "label"

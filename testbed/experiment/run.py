@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
-from testbed.experiment.files import DEFAULT_PROFILE
+from testbed.experiment.files import DEFAULT_PROFILE, NOT_OF_A_PROFILE
 from testbed.experiment.schema import Experiment
 from testbed.training import prerequisites
 from testbed.transport.presets import ProtocolConfig
@@ -31,7 +31,7 @@ ORDER_RULE = (
     "the SHA-256 of the experiment's name, the seed, the point and the arm"
 )
 # Keys that plan, describe or scale an experiment, but do not change what one run does.
-NOT_OF_A_RUN = {"name", "description", "seeds", "arms", "factors", "profiles", "published"}
+NOT_OF_A_RUN = {*NOT_OF_A_PROFILE, "seeds", "arms", "factors"}
 # Keys of `config.json` that change nothing of the run.
 _NOT_IN_KEY = {"schema", "key", "folder", "profile", "capture"}
 # An earlier default. The stricter one judges the same runs, so their keys stay as they were.

@@ -192,6 +192,11 @@ class Experiment(Section):
     published: list[str] | None = optional(
         "ids of published numbers to show beside ours; none: all that fit"
     )
+    compare: list[tuple[Name, Name]] = Field(
+        default=[],
+        description="pairs of arms whose runs tables compare, `[[fixed-low, dblp]]`; none: each "
+        "arm with `dblp`, or else with the first",
+    )
     limits: Limits = Field(
         default=Limits(), description="of the gates; a run that exceeds one of them is invalid"
     )
@@ -222,6 +227,14 @@ class Experiment(Section):
         if len(set(seeds)) != len(seeds) or any(not 0 <= seed <= _MOST_SEED for seed in seeds):
             raise ValueError(f"must be distinct whole numbers from 0 to {_MOST_SEED:_}")
         return seeds
+
+    @model_validator(mode="after")
+    def _compared_arms_exist(self) -> Experiment:
+        for number, name in ((at, name) for at, pair in enumerate(self.compare) for name in pair):
+            if name not in self.arms:
+                words = f"{name!r} is no arm; {one_of(name, self.arms)}"
+                raise problems.raised([Problem(("compare", number), words)])
+        return self
 
     @model_validator(mode="after")
     def _programs_fit(self) -> Experiment:

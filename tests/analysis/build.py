@@ -27,6 +27,7 @@ class ResultsBuilder:
         # The experiment's keys, if it has them.
         self.published: list[str] | None = None
         self.factors: dict[str, Any] | None = None
+        self.compare: list[list[str]] = []
         self._planned: list[dict[str, Any]] = []
         self.folder.mkdir(parents=True)
 
@@ -44,7 +45,8 @@ class ResultsBuilder:
             self.folder / "experiment.json",
             {"schema": 1, "name": self.experiment, "description": "A test", "arms": arms}
             | ({} if self.published is None else {"published": self.published})
-            | ({} if self.factors is None else {"factors": self.factors}),
+            | ({} if self.factors is None else {"factors": self.factors})
+            | {"compare": self.compare},
         )
 
     def run(

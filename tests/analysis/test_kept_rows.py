@@ -15,6 +15,7 @@ from analysis.data.metrics import is_tail_quantile
 from analysis.report import remarks
 from analysis.report.kept_results import RESULTS, ROOT
 from analysis.summary.document import summarise
+from analysis.tables.ratios import findings_table, ratio_table
 from tests.analysis.build import ResultsBuilder, edited
 from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
@@ -42,16 +43,33 @@ def with_many_kinds_of_runs(folder: Path) -> None:
         status["gates"][0]["decides"] = False
 
 
+def with_pairs_of_its_own(folder: Path) -> None:
+    """Two of the pairs are named; the third has an arm without runs."""
+    build = three_arms(folder)
+    build.compare = [["dblp", "tcp-cubic"], ["tcp-cubic", "fixed-low"], ["dblp", "mlt"]]
+    build.run(arm="dblp", seed=3)
+
+
+def test_tables_compare_the_pairs_that_the_experiment_names(tmp_path):
+    with_pairs_of_its_own(tmp_path)
+    summary = summarise(load(tmp_path))
+    pairs = ["dblp/tcp-cubic", "tcp-cubic/fixed-low"]
+    assert ratio_table(summary).columns[1:] == pairs
+    assert [cells[0].text for cells in findings_table(summary).rows] == pairs
+    assert set(summary["unpaired"]) == {"dblp/tcp-cubic"}
+
+
 @pytest.mark.parametrize(
     "build",
     [
         with_many_kinds_of_runs,
+        with_pairs_of_its_own,
         lambda folder: sweep(folder, seeds=2),
         lambda folder: ResultsBuilder(folder).run(
             arm="dblp", seed=1, metric="perplexity", layers=2, congestion_control="bbr"
         ),
     ],
-    ids=["kinds of runs", "sweep", "layers"],
+    ids=["kinds of runs", "pairs", "sweep", "layers"],
 )
 def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, build):
     build(tmp_path / "runs")

@@ -114,6 +114,10 @@ def test_a_plan_says_how_long_runs_take_and_whether_they_would_be_ended_and_make
     assert "\n1 run to do, about " in out
     assert " links: 100 Mbit/s, 5 ms, jitter 1 ms, queue 150 kB" in out
     assert "\ncaution: 1 run takes longer than limits.run_timeout_s allows (2 s)" in out
+    levels = 'factors={"burst": [{"label": "a", "impairments": []}, {"label": "b"}]}'
+    out = in_process(*words, "--set", levels)[1]
+    assert "\nimpairments (2 of 4 runs): none" in out
+    assert "\nimpairments (2 of 4 runs):\n  {kind: loss, host: server, rounds: [14, " in out
     assert not list(tmp_path.iterdir())
 
 

@@ -41,6 +41,9 @@ def test_numbers_are_those_worked_out_by_hand(tmp_path):
     numbers = Prediction(run).numbers  # what the configuration does not determine is None
     assert (numbers.queue_over_bdp, numbers.communication_share) == (None, None)
     assert numbers.rtt_over_transfer == 0
+    (run, _) = load(tmp_path, training={"model": "small-cnn"}, simulation={"compute_s": 1})
+    simulated = Prediction(run.in_virtual_time()).numbers
+    assert simulated.communication_share and Prediction(run).numbers == numbers
 
 
 def test_what_keep_leaves_out_does_not_travel(tmp_path):
