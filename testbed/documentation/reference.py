@@ -129,19 +129,42 @@ class _Walk:
                 if "const" in value or rule["then"].get("additionalProperties") is False:
                     title = f"{path}: `{key}: {value.get('const', 'tcp-NAME')}`"
                     kinds[title] = key, self._resolved(rule["then"])
-        named = [of_kind["properties"].items() for _, of_kind in kinds.values()]
-        same = dict(item for item in (named or [()])[0] if all(item in other for other in named))
+        same = _shared([of_kind["properties"] for _, of_kind in kinds.values()])
         tables: dict[str, Schema] = {}
         if same:
             tables[f"{path}: keys of all kinds"] = {"properties": same}
         for title, (key, of_kind) in kinds.items():
-            own = {k: v for k, v in of_kind["properties"].items() if k not in (key, *same)}
-            tables[title] = {**of_kind, "properties": own}
+            of_all = {k: v for k, v in of_kind["properties"].items() if _alike(v, same.get(k))}
+            own = {k: v for k, v in of_kind["properties"].items() if k not in (key, *of_all)}
+            changed = {
+                k: v.get("default") for k, v in of_all.items() if v != same[k] and k != "name"
+            }
+            sets = ", ".join(f"`{k}: {value}`" for k, value in changed.items() if value)
+            about = of_kind.get("description", "") + f" It sets {sets}." * bool(sets)
+            tables[title] = {**of_kind, "properties": own, "description": about}
         return tables
 
     def _resolved(self, schema: Schema) -> Schema:
         name = schema.get("$ref", "").removeprefix("#/$defs/")
         return {**schema, **self._definitions[name]} if name else schema
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Return whether two keys differ in nothing but their defaults."""
+    return bool(one and other) and {**one, "default": 0} == {**other, "default": 0}
+
+
+def _shared(kinds: Sequence[Schema]) -> Schema:
+    """The keys of all kinds that are alike in most of them, with the default of most."""
+    shared = {}
+    for key in (kinds or [{}])[0]:
+        schemas = [kind.get(key) for kind in kinds]
+        if all(isinstance(schema, Mapping) for schema in schemas):
+            of_most = max(schemas, key=schemas.count)
+            if 2 * sum(_alike(schema, of_most) for schema in schemas) > len(schemas):
+                one_each = schemas.count(of_most) == 1  # such as names
+                shared[key] = {**of_most, "default": None} if one_each else of_most
+    return shared
 
 
 def _row(key: str, schema: Schema, *, required: bool) -> Sequence[str]:
