@@ -177,6 +177,7 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     assert "var(--blue, #0063a3)" in page and "prefers-color-scheme: dark" in page
 
 
+@pytest.mark.long
 def test_the_users_settings_change_no_byte(tmp_path):
     theirs = tmp_path / "matplotlibrc"
     theirs.write_text(

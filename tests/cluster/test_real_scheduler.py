@@ -221,6 +221,7 @@ def secured(tmp_path):
         yield cluster, cluster.worker()
 
 
+@pytest.mark.long  # a worker that is killed goes through a real scheduler, too
 def test_the_command_over_tls_until_its_scheduler_goes(secured, tmp_path, monkeypatch, in_process):
     cluster, worker = secured
     assert cluster.address.startswith("tls://")

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = Path(__file__).parent / "kept"
 SEEDS = {"quick": 1, "plot-layers": 1, "rivals": 2}
 _OPTIONS = {
-    "quick": ["--set", "rounds=24", "--set", "impairments.0.rounds=[8, 14, 20]"],
+    "quick": ["--set", "rounds=12", "--set", "impairments.0.rounds=[4, 8]"],
     "plot-layers": [
         *("--arms", "mlt,plot", "--set", "rounds=24", "--set", "training.measure_every=24"),
         *("--set", "impairments.0.rounds=[14, 20]", "--set", "training.dataset.size=3000"),
@@ -111,7 +111,7 @@ def _kept_file(name: str) -> Path:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name == "rivals")) for name in SEEDS],
+    [pytest.param(name, marks=[pytest.mark.long] * (name != "quick")) for name in SEEDS],
 )
 def test_a_simulated_run_has_the_numbers_that_it_had(name, tmp_path):
     kept = json.loads(gzip.decompress(_kept_file(name).read_bytes()))

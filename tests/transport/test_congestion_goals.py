@@ -168,7 +168,8 @@ def back_after(shares: list[float]) -> int | None:
 
 RATES_BPS = {0.01: 50e6, 0.05: 20e6}  # by round trip: products of 41 and 83 datagrams
 CONTROLS = ["timely", "reno", "cubic", "bbr", "ltp"]
-ALL = ["fixed", *CONTROLS]
+# Reno and LTP's share their code with Cubic and BBR.
+SOME = [pytest.param(n, marks=[pytest.mark.long] * (n in ("reno", "ltp"))) for n in CONTROLS]
 RTTS_S = pytest.mark.parametrize("rtt_s", [0.01, pytest.param(0.05, marks=pytest.mark.long)])
 
 
@@ -177,7 +178,7 @@ def usual(name, repair="selective", **settings):
     return Scenario(name, repair, **{"rate_bps": 50e6, "rtt_s": 0.01, **settings})
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SOME)
 def test_one_flow_fills_the_path_and_bounds_the_queue(name):
     scenario = usual(name, queue=1.5)
     scenario.run(50)
@@ -191,14 +192,14 @@ def test_one_flow_fills_the_path_and_bounds_the_queue(name):
         assert control.path.min_rtt_s == pytest.approx(0.01, rel=0.05)
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SOME)
 def test_a_local_network_of_fifty_microseconds_is_filled(name):
     scenario = Scenario(name, rate_bps=1e9, rtt_s=50e-6, queue=24.2)
     scenario.run(400)
     assert mean(scenario.run(400)) >= 0.95
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SOME)
 @RTTS_S
 @pytest.mark.parametrize("round_trips", [pytest.param(1, marks=pytest.mark.long), 30])
 def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips):
@@ -212,7 +213,7 @@ def test_all_are_back_within_ten_round_trips_of_a_burst(name, rtt_s, round_trips
     assert back <= 10
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SOME)
 def test_where_everything_is_lost_for_a_while_none_falls_silent_and_all_recover(name):
     scenario = usual(name)
     scenario.run(50)
@@ -226,7 +227,7 @@ def test_where_everything_is_lost_for_a_while_none_falls_silent_and_all_recover(
     assert mean(scenario.run(80)) >= 0.9
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SOME)
 @RTTS_S
 def test_a_repair_that_answers_when_asked_fills_the_path(name, rtt_s):
     scenario = Scenario(name, "passes", rate_bps=20e6, rtt_s=rtt_s)
@@ -268,7 +269,7 @@ def test_under_heavy_random_loss_those_that_measure_keep_their_rate_and_windows_
     assert least <= mean(scenario.run(100)) / 0.7 <= most
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SOME)
 @RTTS_S
 def test_the_rate_is_found_again_when_it_halves_and_when_it_doubles(name, rtt_s):
     scenario = Scenario(name, rate_bps=RATES_BPS[rtt_s], rtt_s=rtt_s)
@@ -294,7 +295,7 @@ def test_a_full_queue_does_not_silence_the_answers(name, later_round_trips):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SOME)
 def test_a_flow_shares_fairly_with_a_newcomer(name):
     scenario = usual(name, flows=2, stagger_s=1.0)
     scenario.run(250)
@@ -304,7 +305,7 @@ def test_a_flow_shares_fairly_with_a_newcomer(name):
     assert jain(end - begin for begin, end in zip(before, after, strict=True)) >= 0.95
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", SOME)
 def test_later_transfers_are_as_fast_as_the_path_because_the_first_was_learnt_from(name):
     chunks, pause_s = 1240, 2.0  # 30 bandwidth-delay products
     scenario = usual(name, chunks=chunks, transfers=4, pause_s=pause_s)
@@ -324,7 +325,7 @@ def local(name, repair, **settings):
     return Scenario(name, repair, rate_bps=100e6, rtt_s=1e-3, queue=queue, **settings)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["fixed", *SOME])
 @pytest.mark.parametrize("repair", ["selective", "streaming"])
 def test_one_flow_is_close_to_the_byte_bound(name, repair):
     scenario = local(name, repair, chunks=600)
@@ -334,7 +335,7 @@ def test_one_flow_is_close_to_the_byte_bound(name, repair):
     assert scenario.flows[0].ended_s[0] <= (1.3 if name == "timely" else 1.05) * bound_s
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["fixed", *SOME])
 def test_incast_of_eight_completes_fairly_and_keeps_the_bottleneck_busy(name):
     transfers = {"chunks": 300, "transfers": 2, "pause_s": 0.02}
     scenario = local(name, "streaming", flows=8, stagger_s=1e-4, **transfers)
