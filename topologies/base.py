@@ -11,7 +11,7 @@ import networkx
 from mininet.topo import Topo
 from pydantic import ValidationError
 
-from testbed.shared import own_code, problems
+from testbed.shared import own_code, problems, units
 from topologies.settings import (
     MOST_EXTRA_HOSTS,
     MOST_LAB_WORKERS,
@@ -74,7 +74,7 @@ class LabTopo(Topo):
             raise ValueError(f"two links between {first} and {second}")
         is_core = self.isSwitch(first) and self.isSwitch(second)
         try:
-            self._links[first, second] = self._link(options, is_core)
+            self._links[first, second] = self._link(units.converted(options), is_core)
         except ValidationError as error:
             wrong = problems.input_error(error, LinkParameters)
             raise ValueError(f"link {first}--{second}: {wrong}") from None

@@ -20,13 +20,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = Path(__file__).parent / "kept"
-SEEDS = {"quick": 1, "plot-layers": 1, "rivals": 2}
+SEEDS = {"quick": 1, "rivals": 2}
 _OPTIONS = {
     "quick": ["--set", "rounds=12", "--set", "impairments.0.rounds=[4, 8]"],
-    "plot-layers": [
-        *("--arms", "mlt,plot", "--set", "rounds=24", "--set", "training.measure_every=24"),
-        *("--set", "impairments.0.rounds=[14, 20]", "--set", "training.dataset.size=3000"),
-    ],
     # What it needs in virtual time: it takes as long as its workers compute.
     "rivals": ["--set", "simulation.compute_s=0.006"],
 }

@@ -39,7 +39,7 @@ def load(folder, text, **keys):
 
 
 def test_a_link_has_the_options_of_its_file_and_else_those_of_the_experiment(tmp_path):
-    text = STAR.replace('(name), "s1"', '(name), "s1", loss=0.5, delay_s=0.001')
+    text = STAR.replace('(name), "s1"', '(name), "s1", loss=0.5, delay_s="1 ms"')
     run = load(tmp_path, text, rate_bps=20_000_000, links={"s1--worker-1": {"loss": 0}})
     options = topologies.build(run.experiment.topology).link_options()
     assert [*options] == ["server--s1", "worker-1--s1", "worker-2--s1"]
