@@ -61,8 +61,8 @@ class Evidence:
     @property
     def compared(self) -> list[tuple[str, str]]:
         """The pairs of arms that the experiment names; else all over `dblp`, or the first."""
-        if here := [(one, other) for one, other in self.compare if {one, other} <= {*self.arms}]:
-            return here
+        if self.compare:
+            return [(one, other) for one, other in self.compare if {one, other} <= {*self.arms}]
         reference = REFERENCE if REFERENCE in self.arms else next(iter(self.arms), "")
         return [(arm, reference) for arm in self.arms if arm != reference]
 

@@ -35,7 +35,7 @@ CANDIDATES = tuple(0.001 * 2**power for power in range(1, 9))  # of SGD
 _OF_ADAM = 1 / 16  # whose steps do not grow with the gradient
 SEEDS = (1001, 1002, 1003)  # that no experiment of the lab uses
 Record = dict[str, Any]
-FINALISTS = 3  # of a grid that doubles: the best of the first seed and its neighbours
+FINALISTS = 3  # those that are best with the first seed
 _NOTE = (
     "Chosen is the candidate with the best mean over seeds {}; of equal ones the smaller. "
     f"In brackets: trained with the first seed only, and not among its best {FINALISTS}."
