@@ -235,7 +235,9 @@ def _alike(runs: Sequence[Run], text: Callable[[Run], str]) -> Iterator[tuple[st
 
 def _show_impairments(runs: Sequence[Run], console: Console) -> None:
     def text(run: Run) -> str:
-        entries = [e.model_dump(mode="json", exclude_unset=True) for e in run.experiment.impairments]
+        entries = [
+            e.model_dump(mode="json", exclude_unset=True) for e in run.experiment.impairments
+        ]
         return "".join(f"\n  {_in_flow(entry)}" for entry in entries)
 
     for lines, _, share in itertools.islice(_alike(runs, text), _MOST_TIMELINES):

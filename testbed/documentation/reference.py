@@ -158,7 +158,7 @@ def _shared(kinds: Sequence[Schema]) -> Schema:
     """The keys of all kinds that are alike in most of them, with the default of most."""
     shared = {}
     for key in (kinds or [{}])[0]:
-        schemas = [kind.get(key) for kind in kinds]
+        schemas: list[Any] = [kind.get(key) for kind in kinds]
         if all(isinstance(schema, Mapping) for schema in schemas):
             of_most = max(schemas, key=schemas.count)
             if 2 * sum(_alike(schema, of_most) for schema in schemas) > len(schemas):

@@ -106,6 +106,13 @@ class Transport(Section):
     peer_timeout_s: float = Field(
         default=30.0, gt=0, description="a peer that is silent for so long counts as lost"
     )
+    tcp_rto_min_s: float | None = optional(
+        "the least time after which the hosts' kernel TCP sends again; none: Linux' 0.2 s",
+        ge=0.001,
+        le=10,
+        # Without it, runs have the keys that they had before there was this key.
+        exclude_if=lambda value: value is None,
+    )
 
     @field_validator("chunk_bytes")
     @classmethod

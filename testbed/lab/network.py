@@ -101,6 +101,7 @@ class Network:
     delayed_by: str = "auto"
     datapath: Datapath = "userspace"
     data_ports: tuple[int, int] | None = None
+    tcp_rto_min_s: float | None = None
     seed: int | None = None
     adjustable: bool = False
     relay: Relay | None = field(default=None, init=False)
@@ -119,6 +120,9 @@ class Network:
         if self.data_ports is not None:
             for host in self.info.hosts.values():
                 socket_defaults.reserve_ports(host.pid, *self.data_ports)
+        if self.tcp_rto_min_s is not None:
+            for host in self.info.hosts.values():
+                socket_defaults.set_least_timeout(host.pid, self.tcp_rto_min_s)
         if self.datapath == "kernel":
             self._steer()
         delayed = [link for link in self.info.links if link.middle is not None]

@@ -113,6 +113,7 @@ class LabSession:
             delayed_by=parameters.delayed_by,
             datapath=self.switch.datapath,
             data_ports=data_ports,
+            tcp_rto_min_s=self.config.get("transport", {}).get("tcp_rto_min_s"),
             seed=self.config["seed"],
             adjustable=self.config.get("adjustable", False),
         )

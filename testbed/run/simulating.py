@@ -220,7 +220,10 @@ def simulate(directory: Path, on_progress: OnProgress) -> list[Gate]:
     run_directory.write_json(directory / "manifest.json", facts)
     run_directory.write_json(directory / "calibration.json", {"schema": run_directory.SCHEMA})
     tasks, contents = Tasks(simulation), _reads_contents(config)
-    world = World(simulation, tasks, network.ways(workers), network.arrivals, contents=contents)
+    timeout_s = config["transport"].get("tcp_rto_min_s")
+    least = {"tcp_least_timeout_s": timeout_s} if timeout_s else {}
+    ways = network.ways(workers)
+    world = World(simulation, tasks, ways, network.arrivals, contents=contents, **least)
     wakes_s = virtual.get("wakes_s", 0.0)
     listener = Listener(tasks, Lateness(simulation, wakes_s, config["seed"]) if wakes_s else None)
     with tempfile.TemporaryDirectory(prefix="lab-simulate-") as private:

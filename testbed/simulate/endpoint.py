@@ -50,11 +50,13 @@ class World:
         *,
         contents: bool = True,
         ahead: bool = True,
+        tcp_least_timeout_s: float = kernel_tcp.LEAST_TIMEOUT_S,
     ) -> None:
         """`ways`: worker -> its way to the server, and back; `arrivals`: host -> its interface."""
         # Without `contents` datagrams are headers alone, and no buffer is read or written. Without
         # `ahead` each batch and each arrival is an event of its own, which changes nothing else.
         self._ahead = ahead
+        self._tcp = kernel_tcp.TcpModel(least_timeout_s=tcp_least_timeout_s)
         self.simulation = simulation
         self.tasks = tasks
         self._ways = ways
@@ -72,7 +74,7 @@ class World:
     def join(self, endpoint: "Endpoint") -> None:
         name, config = endpoint.config.name, endpoint.config
         self._endpoints[name] = endpoint
-        self._settings[name] = _settings(config, self._fast_path)
+        self._settings[name] = _settings(config, self._fast_path, self._tcp)
         if name == SERVER:
             for signal in self._opened:
                 signal.notify()
@@ -183,12 +185,14 @@ def _compressed(config: EndpointConfig) -> Compressed | None:
     return None if compression is None else Compressed(compression, config.layout)
 
 
-def _settings(config: EndpointConfig, fast_path: FastPath) -> ConnectionSettings:
+def _settings(
+    config: EndpointConfig, fast_path: FastPath, tcp: kernel_tcp.TcpModel
+) -> ConnectionSettings:
     settings, compressed = connection_settings(config), _compressed(config)
     return replace(
         settings,
         layout=settings.layout if compressed is None else compressed.layout,
-        repair=kernel_tcp.TcpModel() if _is_tcp(config) else settings.repair,
+        repair=tcp if _is_tcp(config) else settings.repair,
         control_datagrams=False,  # no control message is lost here: the stream carries them
         fast_path=fast_path,
     )

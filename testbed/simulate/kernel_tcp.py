@@ -1,8 +1,8 @@
 """Kernel TCP by a model: a repair that does what TCP does, under a congestion control of ours.
 
 When ACKs stay out, it sends the latest segment once more (tail loss probe, RFC 8985, section 7),
-and then counts all in flight as lost (RFC 6298, Linux' minimum of 200 ms). A recovery sends as much
-as was acknowledged (as in RFC 6937). docs/how-to/simulate.md lists what it lacks of Linux'.
+and then counts all in flight as lost (RFC 6298; the minimum is Linux', or the user's). A recovery
+sends as much as was acknowledged (as in RFC 6937). docs/how-to/simulate.md lists what it lacks.
 """
 
 import math
@@ -20,7 +20,7 @@ from testbed.transport.repair.selective import AcknowledgingReceiver, SelectiveS
 KERNEL_CONTROLS = ("bbr", "cubic", "reno")  # of the kernel's, those of which there is one here
 # Ethernet, IPv4 and TCP headers with the timestamp option; a datagram of ours has 58 bytes of them.
 MORE_HEADER_BYTES = 14 + 20 + 32 - 58
-_LEAST_TIMEOUT_S, _LONGEST_TIMEOUT_S = 0.2, 120.0
+LEAST_TIMEOUT_S, _LONGEST_TIMEOUT_S = 0.2, 120.0
 _FIRST_TIMEOUT_S = 1.0  # before a round trip is known (RFC 6298, section 2)
 _PROBE_SLACK_S = 0.002
 # Segments gather for so long before they are acknowledged: an ACK for every two segments, as TCP
@@ -30,8 +30,9 @@ _ACK_INTERVAL_S, _ACK_OVERHEAD = 1e-4, 1.0  # so all that has gathered is acknow
 
 
 class TcpSender(SelectiveSender):
-    def __init__(self, **common: Any) -> None:
+    def __init__(self, *, least_timeout_s: float = LEAST_TIMEOUT_S, **common: Any) -> None:
         super().__init__(**common)
+        self._least_timeout_s = least_timeout_s
         self._acknowledged = 0  # all chunks before this one have arrived
         self._sent_to = 0  # none from this one on has been sent
         self._recovers_at = 0  # a recovery lasts until all before this one have arrived
@@ -73,7 +74,7 @@ class TcpSender(SelectiveSender):
         if estimates.smoothed_s is None:
             first_s = _FIRST_TIMEOUT_S
         else:
-            first_s = estimates.smoothed_s + max(4 * estimates.deviation_s, _LEAST_TIMEOUT_S)
+            first_s = estimates.smoothed_s + max(4 * estimates.deviation_s, self._least_timeout_s)
         return min(first_s * 2.0**self._doublings, _LONGEST_TIMEOUT_S)
 
     def _probe_s(self) -> float:
@@ -82,7 +83,7 @@ class TcpSender(SelectiveSender):
         if recovering or self._probed or self.estimates.smoothed_s is None:
             return math.inf
         # A lone segment's ACK may be delayed.
-        slack_s = _PROBE_SLACK_S if self.in_flight > 1 else _LEAST_TIMEOUT_S
+        slack_s = _PROBE_SLACK_S if self.in_flight > 1 else self._least_timeout_s
         return self._last_s + 2 * self.estimates.smoothed_s + slack_s
 
     def deadline_s(self) -> float | None:
@@ -156,8 +157,10 @@ class TcpReceiver(AcknowledgingReceiver):
 
 @dataclass(frozen=True, kw_only=True)
 class TcpModel(Repair):
+    least_timeout_s: float
+
     def sender(self, **common: Any) -> TcpSender:
-        return TcpSender(**common)
+        return TcpSender(least_timeout_s=self.least_timeout_s, **common)
 
     def receiver(self, **common: Any) -> TcpReceiver:
         return TcpReceiver(interval_s=_ACK_INTERVAL_S, overhead=_ACK_OVERHEAD, **common)

@@ -96,3 +96,35 @@ def test_what_was_sent_arrives_and_nothing_comes_of_its_own_accord():
     copies, unasked, waiting, arrived = printed(INSIDE, before=before)
     assert (copies, unasked) == (4, 0)
     assert waiting == arrived == 200  # in whole clumps
+
+
+def test_the_least_timeout_of_a_namespace_is_that_of_its_connections():
+    script = """
+import socket, struct, time
+from testbed.lab.kernel import socket_defaults
+from testbed.lab.kernel.commands import run
+from tests import own_network
+
+own_network.join(("near", "far"))
+run("ip link set lo up".split())
+
+def timeout_ms():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_connection(listener.getsockname()) as near:
+            far, _ = listener.accept()
+            with far:
+                for _ in range(20):
+                    near.sendall(b"x")
+                    far.recv(1)
+                    far.sendall(b"x")
+                    near.recv(1)
+                info = near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    return struct.unpack_from("=I", info, 8)[0] / 1e3  # tcpi_rto
+
+before = timeout_ms()
+socket_defaults.set_least_timeout(None, 0.005)
+print(json.dumps([before, timeout_ms()]))
+"""
+    before_ms, after_ms = printed("import json\n" + script)
+    assert 200 <= before_ms < 300
+    assert 5 <= after_ms < 50

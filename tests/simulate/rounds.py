@@ -48,6 +48,7 @@ class Star:
         loss: float = 0.0,
         contents: bool = False,
         ahead: bool = True,
+        **of_world: Any,
     ) -> None:
         """The last of `chunks` may be a part. Without `ahead` each batch of a sender, and each
         arrival, is an event of its own."""
@@ -85,6 +86,7 @@ class Star:
             {name: Arrivals(self.simulation) for name in ["server", *self.names]},
             contents=contents,
             ahead=ahead,
+            **of_world,
         )
 
     def _way(self, *nodes: str) -> Way:

@@ -94,6 +94,18 @@ def test_a_silent_path_is_tried_after_200_ms_and_then_half_as_often_each_time():
     assert 0 < net.rounds[1].gather_s - 15 * timeout_s < 0.3
 
 
+def test_a_smaller_minimum_brings_the_timeout_forward():
+    gathers_s = []
+    for least_s in (0.2, 0.005):
+        net = star("cubic", chunks=60, tcp_least_timeout_s=least_s)
+        link = net.links["worker-1", "switch"]
+        net.simulation.at(0.03, lambda link=link: link.set_loss(1.0))
+        net.simulation.at(0.1, lambda link=link: link.set_loss(0.0))
+        gathers_s.append(net.run(1)[0].gather_s)
+    # The first timeout after the silence comes less than 0.1 s after it, instead of after 0.2 s.
+    assert gathers_s[1] < gathers_s[0] - 0.1
+
+
 @pytest.mark.parametrize("first", [100, 295])
 def test_a_lost_segment_costs_round_trips_and_no_timeout(first):
     """In the middle later ones reveal it; at the end a probe does."""

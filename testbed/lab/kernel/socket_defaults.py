@@ -6,10 +6,11 @@ from pathlib import Path
 
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.kernel.shaping import inside
+from testbed.lab.kernel.shaping import MissingCapabilityError, inside
 
 _RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
 _CHOSEN_FROM = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LEAST_TIMEOUT = Path("/proc/sys/net/ipv4/tcp_rto_min_us")  # since Linux 6.11
 _KEY = "congctl"
 
 
@@ -30,6 +31,16 @@ def reserve_ports(pid: int | None, first: int, last: int) -> None:
             raise CommandError(f"{_RESERVED}: {error.strerror}") from error
     if reserved != ports:
         raise CommandError(f"{_RESERVED}: {reserved!r} and not {ports!r} are reserved")
+
+
+def set_least_timeout(pid: int | None, least_s: float) -> None:
+    """Let no TCP connection of a namespace send again before so long; MissingCapabilityError."""
+    with entered(pid):
+        try:
+            _LEAST_TIMEOUT.write_text(f"{round(1e6 * least_s)}")
+        except OSError as error:
+            why = f"transport.tcp_rto_min_s: {_LEAST_TIMEOUT}: {error.strerror}"
+            raise MissingCapabilityError(why) from None
 
 
 def set_congestion_control(pid: int, congestion_control: str) -> None:
