@@ -20,11 +20,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = Path(__file__).parent / "kept"
-SEEDS = {"quick": 1, "rivals": 2}
+SEEDS = {"quick": 1}
 _OPTIONS = {
     "quick": ["--set", "rounds=12", "--set", "impairments.0.rounds=[4, 8]"],
-    # What it needs in virtual time: it takes as long as its workers compute.
-    "rivals": ["--set", "simulation.compute_s=0.006"],
 }
 _NO_NUMBERS = ("schema", "verdicts", "published", "settings", "cautions")
 _EVENTS = ("rounds", "transfers-*", "training-*")
@@ -105,10 +103,7 @@ def _kept_file(name: str) -> Path:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name != "quick")) for name in SEEDS],
-)
+@pytest.mark.parametrize("name", SEEDS)
 def test_a_simulated_run_has_the_numbers_that_it_had(name, tmp_path):
     kept = json.loads(gzip.decompress(_kept_file(name).read_bytes()))
     assert not differences(kept, measure(name, tmp_path))

@@ -160,6 +160,8 @@ def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _built_in(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
+    import torch
+
     entry = MODELS[name]
     if len(shape) != (3 if entry.inputs == "images" else 1):
         raise InputError(f"model {name}: takes {entry.inputs}, not inputs of shape {shape}")
@@ -168,7 +170,8 @@ def _built_in(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
         model: nn.Module = make(classes, shape)
     except ValueError as error:
         raise InputError(f"model {name}: {error}") from None
-    return model
+    # So a processor evaluates the small CNN in half the time.
+    return model.to(memory_format=torch.channels_last) if entry.inputs == "images" else model
 
 
 def _checked(name: str, model: object) -> nn.Module:
