@@ -44,6 +44,12 @@ class Run:
 REFERENCE = "dblp"  # ratios are written as the paper writes them: baseline / DBLP
 
 
+def over_one(arms: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs of all other arms with `dblp`, or else with the first."""
+    reference = REFERENCE if REFERENCE in arms else next(iter(arms), "")
+    return [(arm, reference) for arm in arms if arm != reference]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """An experiment's runs, and the metrics of the ok ones."""
@@ -60,11 +66,9 @@ class Evidence:
 
     @property
     def compared(self) -> list[tuple[str, str]]:
-        """The pairs of arms that the experiment names; else all over `dblp`, or the first."""
-        if self.compare:
-            return [(one, other) for one, other in self.compare if {one, other} <= {*self.arms}]
-        reference = REFERENCE if REFERENCE in self.arms else next(iter(self.arms), "")
-        return [(arm, reference) for arm in self.arms if arm != reference]
+        """The pairs that the experiment names, of arms that are here; without any, `over_one`."""
+        here = [(one, other) for one, other in self.compare if {one, other} <= {*self.arms}]
+        return here or over_one(self.arms)
 
     def measured(self) -> pl.DataFrame:
         """One row per ok run: `run_key`, `arm`, `seed`, the factors, and a column per metric."""

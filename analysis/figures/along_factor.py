@@ -34,6 +34,8 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
     }
     along = max(values, key=lambda name: (len(values[name]), style.all_numbers(values[name])))
     compared = [(left, f"{left}/{right}") for left, right in pairs(summary)]
+    if len({right for _, right in pairs(summary)}) > 1:
+        return None  # an axis has one reference
     names = [pair for _, pair in compared]
     metric = _first(CONTRASTED, parts, "ratios", names)
     if metric is None or len(values[along]) < 2:

@@ -9,7 +9,7 @@ import polars as pl
 
 from analysis import statistics
 from analysis.data import metrics
-from analysis.data.evidence import Evidence, Run
+from analysis.data.evidence import Evidence, Run, over_one
 from analysis.data.metrics import ALL_BURSTS, GATHER_BURSTS, IMPAIRED, LEGS, TOLERANCE_VARIED
 from analysis.statistics import NOTHING, Estimate
 
@@ -18,8 +18,9 @@ OWN_LIMIT = "DERIVED"  # the confidence of our own arithmetic: a limit, not a re
 
 
 def pairs(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The pairs (numerator, denominator) that tables show."""
-    return [(left, right) for left, right in summary["compared"]]
+    """The pairs (numerator, denominator) that tables show; stored summaries may lack them."""
+    compared = summary.get("compared", over_one(list(summary["arms"])))
+    return [(left, right) for left, right in compared]
 
 
 def ratio_names(summary: Mapping[str, Any]) -> list[str]:

@@ -32,7 +32,8 @@ from testbed.shared.yaml_input import InputError
 from testbed.transport import presets
 
 CANDIDATES = tuple(0.001 * 2**power for power in range(1, 9))  # of SGD
-_OF_ADAM = 1 / 16  # whose steps do not grow with the gradient
+_OF_ADAM = 1 / 16  # and the like, whose steps do not grow with the gradient
+_LIKE_ADAM = ("adam", "adamw", "lazy-adamw", "rmsprop")
 SEEDS = (1001, 1002, 1003)  # that no experiment of the lab uses
 Record = dict[str, Any]
 FINALISTS = 3  # those that are best with the first seed
@@ -58,16 +59,28 @@ def run(runs: Sequence[Run], *, json_file: Path | None) -> None:
 
 
 def measure(trials: Sequence[Record]) -> list[Record]:
-    """Train each candidate with the first seed, and those that do best with the other seeds."""
-    first = min(trial["seed"] for trial in trials)
+    """Train each candidate with the first seed, and those that do best with the other seeds.
+
+    Where all of these diverge, the next best follow.
+    """
+    first = trials[0]["seed"]
     measured = trained(train, [trial for trial in trials if trial["seed"] == first])
-    best = set[tuple[Any, ...]]()
-    for _, of_arm in groupby(sorted(measured, key=_ORDER), key=_ARM):
+    left = dict[tuple[str, str], list[Record]]()  # of each arm the finite ones, the best first
+    for arm, of_arm in groupby(sorted(measured, key=_ORDER), key=_ARM):
         finite = [record for record in of_arm if record["value"] is not None]
-        finite.sort(key=lambda record: _cost(record["metric"], record["value"]))
-        best |= {_CANDIDATE(record) for record in finite[:FINALISTS]}
-    others = [trial for trial in trials if trial["seed"] != first and _CANDIDATE(trial) in best]
-    return measured + trained(train, others)
+        left[arm] = sorted(finite, key=lambda record: _cost(record["metric"], record["value"]))
+    others = [trial for trial in trials if trial["seed"] != first]
+    while others and any(left.values()):
+        best = {_CANDIDATE(record) for finite in left.values() for record in finite[:FINALISTS]}
+        further = trained(train, [trial for trial in others if _CANDIDATE(trial) in best])
+        measured += further
+        diverged = {_CANDIDATE(record) for record in further if record["value"] is None}
+        left = {
+            arm: finite[FINALISTS:]
+            for arm, finite in left.items()
+            if {_CANDIDATE(record) for record in finite[:FINALISTS]} <= diverged
+        }
+    return measured
 
 
 def _cost(metric: str, value: float) -> float:
@@ -93,7 +106,8 @@ def trials(runs: Sequence[Run]) -> list[Record]:
     """Make a trial of every candidate for each run; points that train the same are one."""
     distinct: dict[str, Record] = {}
     for run, candidate in itertools.product(runs, CANDIDATES):
-        rate = candidate * (_OF_ADAM if "adam" in run.config()["training"]["optimiser"] else 1)
+        like_adam = run.experiment.training.optimiser in _LIKE_ADAM
+        rate = candidate * (_OF_ADAM if like_adam else 1)
         config, point = _undisturbed(run, rate), ", ".join(map(str, run.factors.values()))
         kept = {key: value for key, value in config.items() if key not in _NO_PART}
         text = json.dumps(kept, sort_keys=True)

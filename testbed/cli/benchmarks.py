@@ -70,7 +70,9 @@ def rates(
     """Choose each arm's learning rate on a validation part, in virtual time."""
     from testbed.bench import rates
 
-    rates.run(_with_seeds(selection, rates.SEEDS).loaded(), json_file=json_file)
+    seeds = range(rates.SEEDS[0], rates.SEEDS[0] + (selection.seeds or len(rates.SEEDS)))
+    chosen = dataclasses.replace(_with_seeds(selection, seeds), seeds=None)
+    rates.run(chosen.loaded(), json_file=json_file)
 
 
 @app.command(epilog="Example: ./lab bench layers rivals-rtt --out layers.yaml")

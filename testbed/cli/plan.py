@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import shlex
 import sys
@@ -27,7 +26,7 @@ from testbed.run import planning, requirements, runner
 from testbed.shared import units
 from testbed.shared.input_error import InputError
 
-_MOST_TIMELINES = 6
+_MOST_TIMELINES, _LONGEST_ENTRY = 6, 300
 _UNSUPPORTED = "unsupported here"
 _TITLES = {
     "chunks": "chunks per transfer",
@@ -160,7 +159,7 @@ def show(chosen: Chosen, console: Console) -> None:
         if any(estimates.Prediction(run).is_measured for run in runs):
             console.print("pace real: the share of communication is measured, not chosen")
     _show_topologies(runs, console)
-    _show_impairments(runs, console)
+    _show_impairments(chosen.as_written, console)
     for remark in remarks:
         say(console, remark)
 
@@ -235,17 +234,20 @@ def _alike(runs: Sequence[Run], text: Callable[[Run], str]) -> Iterator[tuple[st
 
 def _show_impairments(runs: Sequence[Run], console: Console) -> None:
     def text(run: Run) -> str:
-        entries = [
-            e.model_dump(mode="json", exclude_unset=True) for e in run.experiment.impairments
-        ]
-        return "".join(f"\n  {_in_flow(entry)}" for entry in entries)
+        given = {"mode": "json", "exclude_unset": True, "exclude_none": True}
+        entries = [_in_flow(entry.model_dump(**given)) for entry in run.experiment.impairments]
+        return "".join(f"\n  {entry}" for entry in entries)
 
-    for lines, _, share in itertools.islice(_alike(runs, text), _MOST_TIMELINES):
+    timelines = list(_alike(runs, text))
+    for lines, _, share in timelines[:_MOST_TIMELINES]:
         say(console, f"impairments{share}:{lines or ' none'}")
+    if len(timelines) > _MOST_TIMELINES:
+        say(console, f"and {len(timelines) - _MOST_TIMELINES} more; --yaml shows all")
 
 
 def _in_flow(entry: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(entry, sort_keys=False, default_flow_style=True, width=math.inf).strip()
+    text = yaml.safe_dump(entry, sort_keys=False, default_flow_style=True, width=math.inf).strip()
+    return text if len(text) <= _LONGEST_ENTRY else f"{text[:_LONGEST_ENTRY]}..."
 
 
 def _show_topologies(runs: Sequence[Run], console: Console) -> None:

@@ -98,6 +98,7 @@ def resolved(name_or_path: str, **options: Any) -> dict[str, Any]:
     document["arms"] = {
         name.strip("-.")[:64]: variant.arm for name, variant in zip(names, chosen.arms, strict=True)
     }
+    document["compare"] = [p for p in document["compare"] if {*p} <= document["arms"].keys()]
     return {
         key: document[key]
         for key in Experiment.model_fields
@@ -325,6 +326,8 @@ def _problems(document: dict[str, Any], path: Path) -> list[Problem]:
 def _settings(chosen: _Chosen, first: Experiment) -> dict[str, Any]:
     """Return what all runs share, without arms, seeds and what the points replace."""
     settings = first.model_dump(mode="json", exclude=NOT_OF_A_RUN | {"simulation"})
+    if first.trains:  # runs with it and without must not share tables
+        settings["transport"].setdefault("tcp_rto_min_s", None)
     for key in {key for point in chosen.points for key in point.changes}:
         place: Any = settings
         *above, last = key.split(".")

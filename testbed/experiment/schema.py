@@ -237,9 +237,13 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _compared_arms_exist(self) -> Experiment:
-        for number, name in ((at, name) for at, pair in enumerate(self.compare) for name in pair):
-            if name not in self.arms:
-                words = f"{name!r} is no arm; {one_of(name, self.arms)}"
+        for number, pair in enumerate(self.compare):
+            words = "there twice" if pair in self.compare[:number] else ""
+            words = f"{pair[0]!r} with itself" if pair[0] == pair[1] else words
+            for name in pair:
+                if name not in self.arms:
+                    words = f"{name!r} is no arm; {one_of(name, self.arms)}"
+            if words:
                 raise problems.raised([Problem(("compare", number), words)])
         return self
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from controllers import impairments
 from testbed.lab.kernel import privileges
+from testbed.lab.kernel.socket_defaults import LEAST_TIMEOUT
 from testbed.shared.input_error import InputError
 from testbed.shared.registry import did_you_mean
 from testbed.training import datasets
@@ -46,6 +47,8 @@ def lacking(
     else:
         protocol = config["protocol"]
         controls = {protocol["congestion_control"]} if protocol["carrier"] == "tcp" else set()
+        if "tcp_rto_min_s" in config["transport"] and not LEAST_TIMEOUT.exists():
+            return f"transport.tcp_rto_min_s needs Linux 6.11, and here is no {LEAST_TIMEOUT}"
     here = available_congestion_controls()
     if here and (absent := sorted(controls - {None, *here})):
         return (

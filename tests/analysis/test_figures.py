@@ -78,6 +78,8 @@ def test_the_headline_ratio_is_joined_between_its_bounds_at_numbers_and_not_at_n
     assert {(2.0, 4.0), (1.676, 1.676), (5.286, 5.378)} <= joined and not alone
     assert axes.get_xlabel() == FACTOR.split(".")[-1]
     assert axes.get_ylim()[1] >= 5.97  # the paper's range is in sight
+    two = {**summary, "compared": [*summary["compared"], ["dblp", "fixed-low"]]}
+    assert along_factor.ratios_along_factor(two, STYLES) is None  # an axis has one reference
     for point, name in zip(summary["points"], ("star", "tree"), strict=True):
         point["factors"][FACTOR] = name
     _, joined, alone = drawn()

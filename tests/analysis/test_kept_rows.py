@@ -14,6 +14,7 @@ from analysis.data.load import load
 from analysis.data.metrics import is_tail_quantile
 from analysis.report import remarks
 from analysis.report.kept_results import RESULTS, ROOT
+from analysis.summary import lookup
 from analysis.summary.document import summarise
 from analysis.tables.ratios import findings_table, ratio_table
 from tests.analysis.build import ResultsBuilder, edited
@@ -57,6 +58,12 @@ def test_tables_compare_the_pairs_that_the_experiment_names(tmp_path):
     assert ratio_table(summary).columns[1:] == pairs
     assert [cells[0].text for cells in findings_table(summary).rows] == pairs
     assert set(summary["unpaired"]) == {"dblp/tcp-cubic"}
+    # Without any of its pairs, and in a summary that was stored without them: over one arm.
+    results = load(tmp_path)
+    over_dblp = [("fixed-low", "dblp"), ("tcp-cubic", "dblp")]
+    assert sorted(replace(results, compare=[["dblp", "mlt"]]).compared) == over_dblp
+    del summary["compared"]
+    assert sorted(lookup.pairs(summary)) == over_dblp
 
 
 @pytest.mark.parametrize(

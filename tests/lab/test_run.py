@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from analysis.data import logs
+from testbed.lab.kernel.socket_defaults import LEAST_TIMEOUT
 from tests.lab.conftest import Results
 from tests.training.single_process import single_process_weights
 
@@ -194,3 +195,16 @@ def test_a_burst_overflows_the_queue_and_samples_tell_of_it(hit: Results, held_r
     names = {"server", *WORKERS, "controller", "ovs-vswitchd", "sampler"}
     assert names <= set(busy["name"])
     assert busy.filter(name="worker-1")["cpu_s"][0] > 0
+
+
+@pytest.mark.skipif(not LEAST_TIMEOUT.exists(), reason="Linux before 6.11: no tcp_rto_min_us")
+def test_kernel_tcp_has_the_least_timeout_of_the_experiment(run_small):
+    silence = {"kind": "loss", "host": "server", "rounds": [3], "q": 1.0, "at_most_s": 0.06}
+    results = run_small(
+        arms={"tcp": {"protocol": "tcp-cubic"}},
+        transport={"tcp_rto_min_s": 0.005},
+        impairments=[silence],
+    )
+    results.assert_trained()
+    hit = results.events("rounds", "tcp")[3]
+    assert 0.06 < hit["gather_ended_s"] - hit["gather_began_s"] < 0.18  # Linux' own are 0.2 s

@@ -1,6 +1,7 @@
 """A plan knows what a run needs of the kernel."""
 
 import io
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from testbed.shared.input_error import InputError
 from testbed.transport import presets
 from tests.experiment.small import BASE, write
 
-TCP = {"protocol": presets.preset("tcp-warp").describe()}
+TCP = {"protocol": presets.preset("tcp-warp").describe(), "transport": {}}
 
 
 @pytest.fixture
@@ -23,7 +24,8 @@ def kernel(monkeypatch):
 
 def test_a_congestion_control_that_the_kernel_lacks_is_named(kernel, monkeypatch):
     for name in ("tcp-cubic", "dblp"):  # it has the one, and does not need the other
-        assert requirements.lacking({"protocol": presets.preset(name).describe()}, [], []) is None
+        protocol = presets.preset(name).describe()
+        assert requirements.lacking({**TCP, "protocol": protocol}, [], []) is None
     assert requirements.lacking(TCP, [], []) == (
         "this kernel has no TCP congestion control 'warp'; it has reno, cubic; "
         "'modprobe tcp_warp' as root may add it"
@@ -31,6 +33,10 @@ def test_a_congestion_control_that_the_kernel_lacks_is_named(kernel, monkeypatch
     # One that does not say what it has is tried.
     monkeypatch.setattr(requirements, "available_congestion_controls", list)
     assert requirements.lacking(TCP, [], []) is None
+    monkeypatch.setattr(requirements, "LEAST_TIMEOUT", Path("/nowhere"))
+    assert requirements.lacking(TCP, [], []) is None
+    least = {**TCP, "transport": {"tcp_rto_min_s": 0.005}}
+    assert "needs Linux 6.11" in str(requirements.lacking(least, [], []))
 
 
 def test_runs_that_are_unsupported_here_are_not_to_do(tmp_path):

@@ -34,6 +34,7 @@ arms:
     codec: int4
     filling: { gather: error-feedback, broadcast: common-feedback }
   coded-tcp: { protocol: tcp, codec: int4 }
+  tcp: { protocol: tcp }
   bits: { protocol: one-bit }
 impairments:
   - { kind: loss, host: server, rounds: [1, 2, 3], q: 0.3 }
@@ -174,3 +175,12 @@ def test_equal_replicas_are_evaluated_once_unless_their_evaluation_draws(draws):
     torch.manual_seed(1)
     drawn = float(torch.rand(1))  # by each with its own numbers
     assert values == ([drawn] * 3 if draws else [4.0, 4.0, 5.0])
+
+
+def test_kernel_tcp_has_the_least_timeout_of_the_experiment(trained):
+    silence = "impairments=[{kind: loss, host: server, rounds: [1], q: 1, at_most_s: 0.06}]"
+    ended_s = [
+        records(trained("tcp", silence, *settings), "rounds.jsonl")[1]["gather_ended_s"]
+        for settings in ([], ["transport.tcp_rto_min_s=5ms"])
+    ]
+    assert ended_s[1] < ended_s[0] - 0.05

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from testbed.lab.kernel.commands import CommandError, run
 from testbed.lab.kernel.namespaces import entered
-from testbed.lab.kernel.shaping import MissingCapabilityError, inside
+from testbed.lab.kernel.shaping import inside
 
 _RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
 _CHOSEN_FROM = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LEAST_TIMEOUT = Path("/proc/sys/net/ipv4/tcp_rto_min_us")  # since Linux 6.11
+LEAST_TIMEOUT = Path("/proc/sys/net/ipv4/tcp_rto_min_us")  # since Linux 6.11
 _KEY = "congctl"
 
 
@@ -34,13 +34,12 @@ def reserve_ports(pid: int | None, first: int, last: int) -> None:
 
 
 def set_least_timeout(pid: int | None, least_s: float) -> None:
-    """Let no TCP connection of a namespace send again before so long; MissingCapabilityError."""
+    """Let no TCP connection of a namespace send again before so long; CommandError."""
     with entered(pid):
         try:
-            _LEAST_TIMEOUT.write_text(f"{round(1e6 * least_s)}")
+            LEAST_TIMEOUT.write_text(f"{round(1e6 * least_s)}")
         except OSError as error:
-            why = f"transport.tcp_rto_min_s: {_LEAST_TIMEOUT}: {error.strerror}"
-            raise MissingCapabilityError(why) from None
+            raise CommandError(f"{LEAST_TIMEOUT}: {error.strerror}") from error
 
 
 def set_congestion_control(pid: int, congestion_control: str) -> None:
