@@ -234,7 +234,7 @@ def _alike(runs: Sequence[Run], text: Callable[[Run], str]) -> Iterator[tuple[st
 
 def _show_impairments(runs: Sequence[Run], console: Console) -> None:
     def text(run: Run) -> str:
-        given = {"mode": "json", "exclude_unset": True, "exclude_none": True}
+        given: dict[str, Any] = {"mode": "json", "exclude_unset": True, "exclude_none": True}
         entries = [_in_flow(entry.model_dump(**given)) for entry in run.experiment.impairments]
         return "".join(f"\n  {entry}" for entry in entries)
 

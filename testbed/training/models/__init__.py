@@ -166,11 +166,13 @@ def _built_in(name: str, classes: int, shape: tuple[int, ...]) -> nn.Module:
     if len(shape) != (3 if entry.inputs == "images" else 1):
         raise InputError(f"model {name}: takes {entry.inputs}, not inputs of shape {shape}")
     try:
-        model: nn.Module = BUILDERS.entry(name)(classes, shape)
+        model: Any = BUILDERS.entry(name)(classes, shape)
     except ValueError as error:
         raise InputError(f"model {name}: {error}") from None
     # In this order a processor evaluates the small CNN in two thirds of the time.
-    return model.to(memory_format=torch.channels_last) if entry.inputs == "images" else model
+    order = torch.channels_last if entry.inputs == "images" else torch.contiguous_format
+    built: nn.Module = model.to(memory_format=order)
+    return built
 
 
 def _checked(name: str, model: object) -> nn.Module:
