@@ -2,9 +2,10 @@
 # Brings results back from the machine, those that are not here yet: vagrant/results.sh [MACHINE [FOLDER]]
 # Default: of lab-1, into runs/ of this checkout. Nothing here is deleted.
 set -euo pipefail
-cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")"
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 machine=${1:-lab-1}
-target=${2:-../runs}
+target=$(readlink -m "${2:-$here/../runs}")
+cd "$here"
 configuration=$(mktemp)
 trap 'rm -f "$configuration"' EXIT
 vagrant ssh-config "$machine" >"$configuration" || { echo "results: is $machine up? (vagrant status)" >&2; exit 2; }

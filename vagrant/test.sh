@@ -32,7 +32,7 @@ lint() {
   local scratch script
   scratch=$(mktemp -d)
   # shellcheck disable=SC2064
-  trap "rm -rf '$scratch'" RETURN EXIT
+  trap "rm -rf $(printf %q "$scratch")" RETURN EXIT
   for script in "$here"/*.sh "$project/lab"; do
     bash -n "$script" || fail "$script"
     if command -v shellcheck >/dev/null; then
@@ -95,23 +95,25 @@ validate_all() {
 # chroot
 
 in_tree() {  # COMMAND... in a mount, PID and host name space of its own; nothing is left mounted
-  local binds="" folder
-  for folder in ${LAB_TEST_BIND:-}; do
-    binds+="mkdir -p '$tree$folder'; mount --bind '$folder' '$tree$folder'; mount -o remount,bind,ro '$tree$folder';"
-  done
-  unshare --mount --pid --uts --ipc --fork --kill-child bash -ec "
+  unshare --mount --pid --uts --ipc --fork --kill-child bash -ec '
+    tree=$1 folders=$2
+    shift 2
     mount --make-rprivate /
-    mount --bind '$tree' '$tree'
-    mount -t proc proc '$tree/proc'
-    mount -t sysfs -o ro sysfs '$tree/sys'
-    mount --rbind /dev '$tree/dev'
-    mount -t tmpfs tmpfs '$tree/run'
-    $binds
-    cd '$tree'
+    mount --bind "$tree" "$tree"
+    mount -t proc proc "$tree/proc"
+    mount -t sysfs -o ro sysfs "$tree/sys"
+    mount --rbind /dev "$tree/dev"
+    mount -t tmpfs tmpfs "$tree/run"
+    for folder in $folders; do
+      mkdir -p "$tree$folder"
+      mount --bind "$folder" "$tree$folder"
+      mount -o remount,bind,ro "$tree$folder"
+    done
+    cd "$tree"
     pivot_root . .  # and no chroot, in which an ordinary user could not make namespaces
     umount -l .
     cd /
-    exec \"\$@\"" - "$@"
+    exec "$@"' - "$tree" "${LAB_TEST_BIND:-}" "$@"
 }
 
 in_tree_clean() {  # COMMAND... with nothing of this machine's environment but what pip and the set-up need
@@ -257,6 +259,7 @@ start_machine() {  # IMAGE LOG
     -serial "file:$2" -drive "file=$1,if=virtio,format=qcow2,cache=unsafe" -device virtio-rng-pci \
     -nic "user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:$port-:22" </dev/null >"$2.qemu" 2>&1 &
   pid=$!
+  machine=$pid
   echo "$pid $port" >"$build/machine"
   trap 'stop_machine' EXIT
   local deadline_s=$((SECONDS + ${LAB_BOOT_TIMEOUT_S:-600}))
@@ -274,10 +277,8 @@ guest() {
     vagrant@127.0.0.1 "$@"
 }
 
-stop_machine() {
-  local pid
-  read -r pid _ <"$build/machine"
-  [ -n "${LAB_TEST_KEEP:-}" ] || kill "$pid" 2>/dev/null || true
+stop_machine() {  # as long as it is a child of this shell, its number is nobody else's
+  [ -n "${LAB_TEST_KEEP:-}" ] || ! jobs -p | grep -qx "${machine:-none}" || kill "$machine"
 }
 
 stock_kernel() {  # COMMAND...: how to run something in the machine

@@ -168,12 +168,19 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
         commands=commands or [f"./lab run {folder.name}"],
         arms=[name for name in arms if name in present],
         published_ids=document.get("published"),
-        compare=document.get("compare") or [],
+        compare=_pairs_of(document.get("compare")),
         levels={name: list(map(factor_text, values)) for name, values in factors.items()},
         runs=runs,
         others=others,
         problems=problems,
     )
+
+
+def _pairs_of(stored: Any) -> list[list[str]]:
+    """What a file names as pairs of arms, without what is no pair of texts."""
+    pairs = stored if isinstance(stored, list) else []
+    is_text = [isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in pairs]
+    return [pair for pair, fits in zip(pairs, is_text, strict=True) if fits]
 
 
 def _runs(folder: Path, planned: list[dict[str, Any]]) -> tuple[list[Run], list[Run]]:

@@ -35,5 +35,9 @@ def show_table(console: Console, headings: Sequence[str], rows: Iterable[Sequenc
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text as it is: one line however long, and brackets in it are no markup."""
+    """Print a text as it is: one line however long, and brackets in it are no markup.
+
+    A terminal's control characters, which results of others may hold, become a question mark.
+    """
+    text = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
     console.print(text, markup=False, highlight=False, soft_wrap=True)

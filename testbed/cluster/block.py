@@ -7,6 +7,7 @@ The directories go as bytes: packed on a worker's machine, unpacked here without
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import json
@@ -94,23 +95,30 @@ def _require(config: Mapping[str, Any]) -> None:
     prerequisites.prepare([need], lambda name, done, total: None)
 
 
+# Errors of this machine's disk, whoever sent what is written.
+_OF_THIS_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_MOST_UNPACKED_BYTES = 4 << 30
+
+
 def unpack(packed: bytes, folder: Path, names: Collection[str]) -> None:
     """Write what a worker packed into an empty folder; ValueError for all but files in `names`."""
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+            left_bytes = _MOST_UNPACKED_BYTES
             for member in archive:
+                left_bytes -= member.size
                 parts = PurePosixPath(member.name).parts
                 path = folder.joinpath(*parts)
                 expected = bool(parts) and parts[0] in names and ".." not in parts
                 content = archive.extractfile(member) if member.isreg() and expected else None
-                if content is None or path.exists():
+                if content is None or path.exists() or left_bytes < 0:
                     raise ValueError(f"{member.name!r} is no file of these runs")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with content, path.open("xb") as file:
                     shutil.copyfileobj(content, file)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise  # of this machine's disk
+    except (tarfile.TarError, EOFError, RecursionError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _OF_THIS_DISK:
+            raise
         raise ValueError(f"no archive of runs: {error}") from None
 
 

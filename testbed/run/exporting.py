@@ -66,17 +66,22 @@ def _write(file: IO[bytes], folder: Path) -> None:
         _add(archive, "SHA256SUMS", listed.encode())
 
 
+def _is_own(path: Path) -> bool:
+    """Return whether it is a file, and no link to one elsewhere."""
+    return path.is_file() and not path.is_symlink()
+
+
 def _files(folder: Path, runs: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     """Yield what is packed, with its name in the archive."""
     results = f"results/{folder.name}"
     for name in (planning.FILE, "experiment.json"):
-        if (folder / name).is_file():
+        if _is_own(folder / name):
             yield f"{results}/{name}", folder / name
     code: dict[str, Path] = {}
     for run in runs:
         for path in run.rglob("*"):
             inside = path.relative_to(run)
-            if path.is_symlink() or not path.is_file():
+            if not _is_own(path):
                 continue
             if inside.parts[0] not in _BULKY:
                 yield f"{results}/{run.name}/{inside.as_posix()}", path
@@ -87,7 +92,7 @@ def _files(folder: Path, runs: Iterable[Path]) -> Iterator[tuple[str, Path]]:
                 code[f"code/{sha256[:12]}/{Path(place).name}"] = Path(place)
     yield from code.items()
     for path in (folder / "report").glob("*"):
-        if path.suffix in _TABLES:
+        if path.suffix in _TABLES and _is_own(path):
             yield f"expected/{path.name}", path
     for name in _ENVIRONMENT:
         yield f"environment/{Path(name).name}", _ROOT / name

@@ -13,10 +13,11 @@ from decimal import Decimal
 from typing import Any
 
 _FORM = re.compile(
-    r"\+?(?P<number>[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?P<exponent>e[-+]?[0-9]{1,2})?"
+    r"\+?(?P<number>[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?P<exponent>e[-+]?[0-9]{1,2})?"
     r" ?(?P<unit>[A-Za-z\u00b5\u03bc/]*)",
     re.IGNORECASE,
 )
+_LONGEST = 60  # characters of a number with its unit
 _PERCENT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%")
 _DECIMAL = {"": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12"}
 _BINARY = {"Ki": str(1 << 10), "Mi": str(1 << 20), "Gi": str(1 << 30), "Ti": str(1 << 40)}
@@ -89,7 +90,7 @@ def _refusal(unit: Unit, text: str) -> str:
 
 def number(key: str, text: str) -> int | float | None:
     """Return the plain number of a text with a unit; None where it is none for this key."""
-    unit, parts = of(key), _FORM.fullmatch(text.strip())
+    unit, parts = of(key), _FORM.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if unit is None or parts is None or parts["unit"] not in unit.factors:
         return None
     # Decimals, so that 1.1ms is the very number that 0.0011 is.
@@ -112,7 +113,7 @@ def converted(value: Any, key: str = "") -> Any:
 def pattern(unit: Unit) -> str:
     """Return the regular expression of a number with a unit, for editors."""
     names = "|".join(sorted(unit.factors, key=len, reverse=True))
-    return rf"^\+?([0-9][0-9_]*\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{{1,2}})? ?({names})$"
+    return rf"^\+?([0-9][0-9_]*(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{{1,2}})? ?({names})$"
 
 
 def size_in_words(bytes_: float) -> str:

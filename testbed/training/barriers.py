@@ -5,12 +5,14 @@ They must not travel through the network under study; UNIX sockets cross network
 
 import json
 import socket
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 _LINE_LIMIT_BYTES = 4096
 _BACKLOG = 512
+_HELLO_S = 5.0  # in which a worker says its name
 
 Connect = Callable[[Path, float], socket.socket]
 
@@ -37,7 +39,12 @@ class _Line:
             raise BarrierError(f"{name}: {error}") from error
         if not line.endswith(b"\n"):
             raise BarrierError(f"{name}: closed its connection")
-        message: dict[str, Any] = json.loads(line)
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict):
+            raise BarrierError(f"{name}: sent no JSON object")
         return message
 
     def close(self) -> None:
@@ -60,14 +67,22 @@ class BarrierServer:
         self._order = list(workers)
         self._keep_going = keep_going
         self.lost: dict[str, str] = {}  # why, by worker
-        listener.settimeout(timeout_s)
+        self.ignored = 0  # connections of others
+        deadline_s = time.monotonic() + timeout_s
         while len(self._workers) < len(workers):
+            listener.settimeout(max(0.001, deadline_s - time.monotonic()))
             connection, _ = listener.accept()
-            connection.settimeout(timeout_s)
+            connection.settimeout(_HELLO_S)
             line = _Line(connection)
-            name = str(line.receive("a worker").get("name"))
-            if name not in workers or name in self._workers:
-                raise BarrierError(f"coordination: unexpected worker {name!r}")
+            try:
+                name = line.receive("a worker").get("name")
+            except BarrierError:
+                name = None
+            if not isinstance(name, str) or name not in workers or name in self._workers:
+                self.ignored += 1
+                line.close()
+                continue
+            connection.settimeout(timeout_s)
             self._workers[name] = line
         listener.close()
 

@@ -62,6 +62,10 @@ def test_tables_compare_the_pairs_that_the_experiment_names(tmp_path):
     results = load(tmp_path)
     over_dblp = [("fixed-low", "dblp"), ("tcp-cubic", "dblp")]
     assert sorted(replace(results, compare=[["dblp", "mlt"]]).compared) == over_dblp
+    for damaged in (5, [5], [[1, 2]], [["dblp"]], [[["dblp"], ["mlt"]]]):
+        with edited(tmp_path / "quick" / "experiment.json") as document:
+            document["compare"] = damaged
+        assert sorted(load(tmp_path).compared) == over_dblp
     del summary["compared"]
     assert sorted(lookup.pairs(summary)) == over_dblp
 

@@ -1,5 +1,6 @@
 """The command: exit status and one line for what a person can get wrong."""
 
+import io
 import os
 import re
 import shutil
@@ -7,9 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from testbed.__main__ import main
-from testbed.cli import maintenance
+from testbed.cli import maintenance, terminal
 from tests.analysis.build import ResultsBuilder, edited
 
 SMALL = """
@@ -335,3 +337,9 @@ def test_all_steps_are_run_whatever_fails(monkeypatch, capfd):
     assert printed.err == "lab: failed: first\n"
     steps.pop("first")
     assert maintenance.test([]) == 0
+
+
+def test_no_control_character_of_a_result_reaches_the_terminal():
+    screen = io.StringIO()
+    terminal.say(Console(file=screen, width=80), "reason: \x1b]0;title\x07\x1b[2J, é")
+    assert screen.getvalue() == "reason: ?]0;title??[2J, é\n"

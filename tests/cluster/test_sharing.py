@@ -213,6 +213,17 @@ def test_what_is_no_file_is_refused(tmp_path, kind):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_that_no_disk_takes_and_what_is_too_large_are_the_senders_fault(
+    tmp_path, monkeypatch
+):
+    for members in ((f"run/{'x' * 300}", b""),), (("run/k", b""), ("run/k/config.json", b"")):
+        with pytest.raises(ValueError, match="no archive of runs"):
+            block.unpack(packed(*members), tmp_path, {"run"})
+    monkeypatch.setattr(block, "_MOST_UNPACKED_BYTES", 3)
+    with pytest.raises(ValueError, match="'run/z' is no file of these runs"):
+        block.unpack(packed(("run/y", b"ab"), ("run/z", b"ab")), tmp_path, {"run"})
+
+
 def test_nothing_is_written_twice(tmp_path):
     with pytest.raises(ValueError, match="'run/x' is no file of these runs"):
         block.unpack(packed(("run/x", b"a"), ("run/x", b"b")), tmp_path, {"run"})

@@ -70,6 +70,14 @@ def test_a_reader_recomputes_the_tables(folder, tmp_path, monkeypatch, in_proces
     assert any(file.endswith("logs/server.log") for file in files)
 
 
+def test_links_to_files_elsewhere_are_left_out(folder, tmp_path):
+    (tmp_path / "secret.json").write_text("{}")
+    (folder / "report").mkdir(exist_ok=True)
+    (folder / "report" / "extra.json").symlink_to(tmp_path / "secret.json")
+    exporting.export(folder, tmp_path / "x.zip")
+    assert not any("extra" in name for name in zipfile.ZipFile(tmp_path / "x.zip").namelist())
+
+
 def test_the_same_folder_gives_the_same_bytes(folder, tmp_path):
     for name in ("one.zip", "two.zip"):
         exporting.export(folder, tmp_path / name)

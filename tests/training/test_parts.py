@@ -1,6 +1,7 @@
 """Training's parts: mean, shares, announcements, barriers."""
 
 import multiprocessing
+import socket
 import threading
 
 import numpy as np
@@ -59,6 +60,21 @@ def joined(path, names, **options):
     facts = [(name, gathered["value"]) for name, gathered in server.gather("x").items()]
     assert facts == [(name, name) for name in names]
     return server, clients
+
+
+def test_strangers_are_ignored_and_counted(tmp_path):
+    listener = barriers.listen(tmp_path / "c.sock")
+    strangers = []
+    for said in (b'{"name": "other"}\n', b"garbage\n", b"[1]\n", b'{"name": ["a"]}\n', b""):
+        stranger = barriers.connect(tmp_path / "c.sock", 10)
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        strangers.append(stranger)
+    client = BarrierClient(barriers.connect(tmp_path / "c.sock", 10), "a")
+    server = BarrierServer(listener, ["a"], 10)
+    assert (server.present, server.ignored) == (["a"], len(strangers))
+    client.reach("x")
+    assert list(server.gather("x")) == ["a"]
 
 
 def test_a_worker_that_leaves_is_named(tmp_path):

@@ -33,7 +33,7 @@ def reserve_ports(pid: int | None, first: int, last: int) -> None:
         raise CommandError(f"{_RESERVED}: {reserved!r} and not {ports!r} are reserved")
 
 
-def set_least_timeout(pid: int | None, least_s: float) -> None:
+def set_least_timeout(pid: int, least_s: float) -> None:
     """Let no TCP connection of a namespace send again before so long; CommandError."""
     with entered(pid):
         try:
