@@ -107,7 +107,8 @@ class Transport(Section):
         default=30.0, gt=0, description="a peer that is silent for so long counts as lost"
     )
     tcp_rto_min_s: float | None = optional(
-        "the least time after which the hosts' kernel TCP sends again; none: Linux' 0.2 s",
+        "the least time after which the hosts' kernel TCP sends again; its windows then stay over "
+        "idle times; none: Linux' 0.2 s",
         ge=0.001,
         le=10,
         # Without it, runs have the keys that they had before there was this key.

@@ -120,6 +120,7 @@ class TcpSender(SelectiveSender):
             lost_bytes=lost,
             in_flight_bytes=0,
             newest_lost_sent_s=newest_s,
+            timed_out=True,
         )
 
     def on_message(self, message: ControlMessage, now_s: float) -> Feedback | None:

@@ -294,6 +294,18 @@ def test_beyond_the_window_goes_what_usually_arrives_between_two_answers(kind, b
 
 
 @EACH
+def test_a_timer_that_ends_soon_after_an_answer_leaves_two_datagrams(kind, beta):
+    rounds = Rounds(kind())
+    rounds.repeat(6)
+    before = rounds.window
+    lost = report(rounds.now_s + RTT_S, 0, lost_bytes=40 * SIZE, timed_out=True)
+    rounds.control.on_feedback(lost)
+    assert rounds.window == 2 and rounds.control.slow_start
+    rounds.repeat(12)
+    assert 0.9 * beta * before < rounds.window < 2 * before
+
+
+@EACH
 def test_a_pause_within_a_transfer_is_no_silence_of_the_path(kind, beta):
     rounds = Rounds(kind())
     rounds.repeat(4)
@@ -557,6 +569,14 @@ def test_ltp_counts_what_was_lost_without_a_queue_and_bbr_ignores_it_for_two_sec
             rounds.repeat(count, sent=100, lost=40)
             rates.append(rounds.control.bandwidth_bps / (100 * SIZE * 8 / 1e-3))
     assert rates == pytest.approx([1.0, 0.6, 1.0, 1.0])
+
+
+def test_a_bbr_that_excuses_no_losses_believes_them_within_its_filter():
+    """As version 1 does, which the kernel has."""
+    rounds = filled(Bbr)
+    rounds.control.excuses_losses = rounds.control.bounds_losses = False
+    rounds.repeat(12, sent=100, lost=90)
+    assert rounds.control.bandwidth_bps == pytest.approx(10 * SIZE * 8 / 1e-3)
 
 
 def test_bbr_takes_round_trips_that_vary_by_a_hundredth_for_no_queue():

@@ -11,6 +11,7 @@ from testbed.lab.kernel.shaping import inside
 _RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
 _CHOSEN_FROM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LEAST_TIMEOUT = Path("/proc/sys/net/ipv4/tcp_rto_min_us")  # since Linux 6.11
+_SLOW_START_AFTER_IDLE = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
 _KEY = "congctl"
 
 
@@ -34,12 +35,17 @@ def reserve_ports(pid: int | None, first: int, last: int) -> None:
 
 
 def set_least_timeout(pid: int, least_s: float) -> None:
-    """Let no TCP connection of a namespace send again before so long; CommandError."""
+    """Let no TCP connection of a namespace send again before so long; CommandError.
+
+    Windows stay over idle times: Linux shrinks them after as many timeouts, so one of milliseconds
+    would cost a slow start in each round.
+    """
     with entered(pid):
-        try:
-            LEAST_TIMEOUT.write_text(f"{round(1e6 * least_s)}")
-        except OSError as error:
-            raise CommandError(f"{LEAST_TIMEOUT}: {error.strerror}") from error
+        for path, value in ((LEAST_TIMEOUT, round(1e6 * least_s)), (_SLOW_START_AFTER_IDLE, 0)):
+            try:
+                path.write_text(f"{value}")
+            except OSError as error:
+                raise CommandError(f"{path}: {error.strerror}") from error
 
 
 def set_congestion_control(pid: int, congestion_control: str) -> None:

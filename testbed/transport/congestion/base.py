@@ -48,6 +48,7 @@ class Feedback:
         queueing: a full queue may cause the losses, as far as is known.
         sent_bytes: of this transfer.
         needed_bytes: of this transfer, so many would probably do without loss.
+        timed_out: the sender took all in flight for lost, since no answer came.
     """
 
     now_s: float
@@ -63,6 +64,7 @@ class Feedback:
     queueing: bool = True
     sent_bytes: int = 0
     needed_bytes: float = math.inf
+    timed_out: bool = False
 
 
 class CongestionControl(ABC):

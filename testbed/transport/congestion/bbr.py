@@ -81,6 +81,7 @@ class Bbr(PathControl):
 
     min_rtt_window_s = _SHORT_WINDOW_S
     bounds_losses = True  # as version 3 does; version 1 and LTP do not
+    excuses_losses = True  # without a queue they do not lower the bandwidth; no version has this
 
     def __init__(self, *, datagram_bytes: int = DATAGRAM_BYTES) -> None:
         super().__init__(datagram_bytes=datagram_bytes)
@@ -232,7 +233,8 @@ class Bbr(PathControl):
             return
         if self.bounds_losses and self.state is BbrState.PROBE_BW:
             self._bound(feedback)
-        heavy = self._round_lost > _HEAVY * self._round_settled and not self.path.queued()
+        much = self._round_lost > _HEAVY * self._round_settled
+        heavy = self.excuses_losses and much and not self.path.queued()
         self._round_lost = self._round_settled = 0
         if heavy and self._lossy_from_s is None:
             self._lossy_from_s = feedback.now_s

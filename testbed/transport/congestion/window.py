@@ -7,8 +7,8 @@
 * What a message of a repair usually reports may be in flight beyond the window, at most 0.75 of it:
   it has left the path before the sender hears of it.
 * Where half of a round's data is lost before an earlier loss is over, the threshold is held (RFC
-  5681, section 3.1). If nothing arrives for three round trips, the window falls to 2 datagrams, and
-  slow start begins again (RFC 9002, section 7.6).
+  5681, section 3.1). If nothing arrives for three round trips, or a sender's timer ends, the window
+  falls to 2 datagrams, and slow start begins again (RFC 9002, section 7.6; RFC 5681, section 3.1).
 """
 
 import math
@@ -141,10 +141,10 @@ class Reno(PathControl):
                 self._threshold = self._window
             self._recovery_from_s = feedback.now_s
             self._recovering = self._losing = True
-        smoothed_s = self.path.smoothed_rtt_s
-        if feedback.delivered_bytes or smoothed_s is None or self._arrived_s is None:
-            return
-        if feedback.now_s - self._arrived_s > _PERSISTENT_ROUNDS * smoothed_s:
+        smoothed_s, silent = self.path.smoothed_rtt_s, feedback.timed_out
+        if not (feedback.delivered_bytes or smoothed_s is None or self._arrived_s is None):
+            silent |= feedback.now_s - self._arrived_s > _PERSISTENT_ROUNDS * smoothed_s
+        if silent:
             self._window = self._minimum_bytes
             self._recovering = False
 
