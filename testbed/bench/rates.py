@@ -1,7 +1,8 @@
 """`./lab bench rates`: each arm's learning rate by a validation part, in virtual time.
 
 All candidates train with the first seed, the best three of them with all seeds; the best mean
-wins, of equal ones the smaller rate. Links are equal and lose nothing.
+wins, of equal ones the smaller rate. One whose double fails is too near to what diverges with some
+seed, and out. Links are equal and lose nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ SEEDS = (1001, 1002, 1003)  # that no experiment of the lab uses
 Record = dict[str, Any]
 FINALISTS = 3  # those that are best with the first seed
 _NOTE = (
-    "Chosen is the candidate with the best mean over seeds {}; of equal ones the smaller. "
+    "Chosen is the candidate with the best mean over seeds {}, of equal ones the smaller, of those "
+    "whose double does not fail. "
     f"In brackets: trained with the first seed only, and not among its best {FINALISTS}."
 )
 _ORDER = itemgetter("point", "arm", "learning_rate", "seed")
@@ -85,6 +87,13 @@ def measure(trials: Sequence[Record]) -> list[Record]:
 
 def _cost(metric: str, value: float) -> float:
     return -value if metric == "accuracy" else value
+
+
+def _fails(metric: str, values: Sequence[float | None], best: float) -> bool:
+    """Tell whether one of the trainings diverged, or ended with half of the best accuracy."""
+    numbers = [value for value in values if value is not None]
+    half = metric == "accuracy" and min(numbers, default=best) <= best / 2
+    return half or len(numbers) < len(values)
 
 
 def require_learning(runs: Sequence[Run], what: str) -> None:
@@ -153,16 +162,19 @@ def table(measured: Sequence[Mapping[str, Any]]) -> rendering.Table:
     """Tabulate what is chosen for each point and arm; a rate with which a seed diverged is out."""
     rows, seeds = [], sorted({record["seed"] for record in measured})
     for names, of_arm in groupby(sorted(measured, key=_ORDER), key=_ARM):
-        metric, finite, shown = "", {}, {}
+        metric, finite, values, shown = "", {}, dict[float, list[float | None]](), {}
         for rate, of_rate in groupby(of_arm, key=itemgetter("learning_rate")):
             records = list(of_rate)
-            value, metric = mean([record["value"] for record in records]), records[0]["metric"]
+            values[rate] = [record["value"] for record in records]
+            value, metric = mean(values[rate]), records[0]["metric"]
             shown[rate] = "diverges" if value is None else f"{value:.4g}"
             if value is not None and len(records) < len(seeds):
                 shown[rate] = f"({shown[rate]})"
             elif value is not None:
                 finite[rate] = value
-        chosen = min(finite, key=lambda rate: (_cost(metric, finite[rate]), rate), default=None)
+        most = max(finite.values(), default=0.0)
+        safe = [rate for rate in finite if not _fails(metric, values.get(2 * rate, []), most)]
+        chosen = min(safe, key=lambda rate: (_cost(metric, finite[rate]), rate), default=None)
         choice = "none" if chosen is None else f"{chosen:g}"
         choice += " (at the end of the candidates)" * (chosen in (min(shown), max(shown)))
         best = "-" if chosen is None else f"{metric} {finite[chosen]:.4g}"
