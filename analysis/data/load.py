@@ -177,7 +177,7 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
 
 
 def _pairs_of(stored: Any) -> list[list[str]]:
-    """What a file names as pairs of arms, without what is no pair of texts."""
+    """A file names pairs of arms; what is no pair of texts is left out."""
     pairs = stored if isinstance(stored, list) else []
     is_text = [isinstance(pair, list) and [*map(type, pair)] == [str, str] for pair in pairs]
     return [pair for pair, fits in zip(pairs, is_text, strict=True) if fits]
