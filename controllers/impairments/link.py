@@ -308,19 +308,12 @@ class Burst(Impairment[BurstParameters]):
         self._frames_sent = self._paced.send(self._paced.copies)
 
     def tick(self, elapsed_s: float) -> None:
-        self._send_until(elapsed_s + _AHEAD_S)
-
-    def _send_until(self, until_s: float) -> int:
-        planned = int(min(until_s, self.parameters.duration_s) * self._frames_per_s)
-        due = max(0, planned - self._frames_sent)
-        sent = self._paced.send(min(due, _MOST_AT_ONCE))
-        self._frames_sent += sent
-        return sent
+        until_s = min(elapsed_s + _AHEAD_S, self.parameters.duration_s)
+        due = int(until_s * self._frames_per_s) - self._frames_sent
+        self._frames_sent += self._paced.send(min(due, _MOST_AT_ONCE))
 
     def end(self) -> None:
-        """Queue what the ticks had no time for; the kernel paces it."""
-        while self._send_until(self.parameters.duration_s):
-            pass
+        """All has been queued."""
 
     def effect(self) -> Effect:
         drain_s = self._at.queue_bytes * 8 / self._at.rate_bps

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controllers.impairments import make
-from controllers.impairments.link import Burst, BurstParameters, TemporarySettings
+from controllers.impairments.link import TemporarySettings
 from testbed.lab.kernel.rtnetlink import Interface
 from testbed.lab.link_control import LinkControl
 
@@ -94,27 +94,3 @@ def test_a_straggler_is_slower_than_what_is_in_force(lab):
     assert lab.links.now("a", "s1")["rate_bps"] == CONFIGURED_BPS / 4
     impairment.end()
     assert impairment.effect().details["rate_bps"] == BY_HAND_BPS / 4
-
-
-class Queue:
-    copies = 4
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-
-    def send(self, count: int) -> int:
-        self.sizes.append(count // self.copies * self.copies)
-        return self.sizes[-1]
-
-
-@pytest.mark.parametrize(("duration_s", "frames"), [(0.5, 20_000), (0.00001, 4)])
-def test_what_ticks_had_no_time_for_a_burst_queues_at_its_end(duration_s, frames):
-    burst: Any = object.__new__(Burst)
-    burst.parameters = BurstParameters(kind="burst", rounds=[1], duration_s=duration_s)
-    burst._frames_per_s, burst._paced = 40_000, Queue()
-    burst.begin()
-    for elapsed_s in (0.001, 0.3):  # far fewer than it takes
-        burst.tick(elapsed_s)
-    burst.end()
-    assert burst._frames_sent == sum(burst._paced.sizes) == frames
-    assert max(burst._paced.sizes) <= 512
