@@ -152,7 +152,7 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
         for name in ("experiment.json", "plan.json")
     )
     planned = plan.get("runs") or []
-    if not (isinstance(planned, list) and all(isinstance(entry, dict) for entry in planned)):
+    if not _are_mappings(planned):
         problems.append("plan.json: its runs are no list of mappings")
         planned = []
     runs, others = _runs(folder, planned)
@@ -229,6 +229,9 @@ def _read(entry: dict[str, Any], attempt: _Directory) -> Run:
     directory, problems, status_problems = attempt.path, list[str](), list[str]()
     config = _without_places(logs.read_document(directory / CONFIG, problems))
     status = logs.read_document(directory / "status.json", status_problems)
+    if not _are_mappings(status.get("gates") or []):
+        status_problems.append("status.json: its gates are no list of mappings")
+        status = {}
     verdict, reason = _verdict(status, status_problems, attempt.note)
     if verdict == "ok" and not config:
         verdict, reason = "failed", f"cannot be used: {problems[0] if problems else 'no config'}"
@@ -253,6 +256,10 @@ def _read(entry: dict[str, Any], attempt: _Directory) -> Run:
         **facts,
         problems=problems if verdict == "ok" else [],
     )
+
+
+def _are_mappings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
 def _verdict(status: dict[str, Any], problems: list[str], note: str) -> tuple[str, str]:

@@ -112,7 +112,7 @@ def read_document(
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
     if not isinstance(document, dict):

@@ -121,6 +121,8 @@ def test_missing_files_are_reported_and_the_run_still_counts(tmp_path):
         ("status.json", "{", "status.json cannot be read"),
         ("status.json", "{}", "no valid verdict: None"),
         ("status.json", '{"verdict": "great"}', "no valid verdict: 'great'"),
+        ("status.json", '{"schema": 1, "verdict": "ok", "gates": 5}', "gates are no list"),
+        ("config.json", '{"a":' * 100_000, "config.json cannot be read"),
         (
             "status.json",
             '{"schema": 2, "verdict": "ok"}',
