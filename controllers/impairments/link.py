@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -279,6 +280,7 @@ class Burst(Impairment[BurstParameters]):
     changes_rates = "no"
     ticks = True
     _frames_sent = 0
+    _frames_due = 0
 
     def __init__(self, parameters: BurstParameters, lab: LabAccess) -> None:
         super().__init__(parameters, lab)
@@ -305,6 +307,7 @@ class Burst(Impairment[BurstParameters]):
         )
 
     def begin(self) -> None:
+        self._began_s = time.monotonic()
         self._frames_sent = self._paced.send(self._paced.copies)
 
     def tick(self, elapsed_s: float) -> None:
@@ -313,7 +316,10 @@ class Burst(Impairment[BurstParameters]):
         self._frames_sent += self._paced.send(min(due, _MOST_AT_ONCE))
 
     def end(self) -> None:
-        """All has been queued."""
+        """Note how many frames were due: all have been queued, unless ticks were late."""
+        lasted_s = min(time.monotonic() - self._began_s, self.parameters.duration_s)
+        clumps = int(lasted_s * self._frames_per_s) // self._paced.copies
+        self._frames_due = clumps * self._paced.copies
 
     def effect(self) -> Effect:
         drain_s = self._at.queue_bytes * 8 / self._at.rate_bps
@@ -322,4 +328,5 @@ class Burst(Impairment[BurstParameters]):
             met=self._frames_sent,
             dropped=self._frames_sent - self._arrived.take(),
             frames_sent=self._frames_sent,
+            details={"frames_due": self._frames_due},
         )

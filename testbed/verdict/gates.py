@@ -241,6 +241,17 @@ GATES: tuple[GateEntry, ...] = (
         judge="impairment_gates:unmet",
     ),
     GateEntry(
+        what="share of a burst's frames that were not sent",
+        limits={"burst_missing": _share(0.02)},
+        measured="The kernel paces a burst's frames, which the controller queues some 50 ms ahead. "
+        "The gate takes the burst that lacks the largest share of the frames that its rate and "
+        "its length ask for.",
+        evidence="events/impairments.jsonl: details.frames_due beside frames_sent",
+        causes="The controller waited for a processor, so the burst was weaker than configured.",
+        remedy=f"{_ALONE} Choose a lower rate_factor, or larger frame_bytes.",
+        judge="impairment_gates:weak_bursts",
+    ),
+    GateEntry(
         what="difference between realised and configured loss",
         limits={"loss_error": _share(0.0, "beyond what chance explains")},
         measured="Of each `loss`, the packets that were lost must be those that its table says. Of "

@@ -107,6 +107,17 @@ def unmet(events: Events) -> Finding:
     )
 
 
+def weak_bursts(events: Events) -> Finding:
+    short = [(0.0, "")]
+    for event in events:
+        if due := event.get("details", {}).get("frames_due"):
+            short.append((1 - event["frames_sent"] / due, _occurrence(event)))
+    if len(short) == 1:
+        return Finding(note="there is no burst")
+    value, where = worst(short)
+    return Finding(value=value, where=where)
+
+
 _LOSSES = ("loss", "sender-drop")
 # Of a run: of all its tests together.
 FALSE_ALARMS = 1e-6

@@ -158,6 +158,7 @@ def test_a_burst_overflows_the_queue_that_packets_share(lab, number, name):
         # Three times the rate is offered: at least 60 % of the rate is left for it, at most all of
         # it and the queue (150,000 bytes, 12 ms).
         assert record["frames_sent"] == pytest.approx(3 * 100e6 * 0.2 / (1514 * 8), rel=0.01)
+        assert record["details"]["frames_due"] == pytest.approx(record["frames_sent"], rel=0.01)
         assert 0.5 < record["dropped"] / record["frames_sent"] < 0.85
         assert lost > 0.25
         assert_clean(flow)

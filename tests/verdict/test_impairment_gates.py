@@ -262,6 +262,21 @@ def test_an_impairment_that_met_nothing_is_named_and_a_pause_is_told():
     assert gate.repeats
 
 
+def test_a_burst_that_lacks_frames_is_named():
+    burst = {"kind": "burst", "counts_as": "burst"}
+    weak, whole, early = (
+        ended(name, sent, 0, **burst, frames_sent=sent, details={"frames_due": due})
+        for name, sent, due in [("weak", 1900, 2000), ("whole", 2000, 2000), ("early", 99, 40)]
+    )
+    gate = gate_of("burst_missing", events=[ended("no-burst", 5, 5)])
+    assert gate.outcome == "not applicable"
+    gate = gate_of("burst_missing", events=[whole, early])
+    assert (gate.outcome, gate.value) == ("passed", 0)
+    gate = gate_of("burst_missing", events=[whole, weak, early])
+    assert (gate.outcome, gate.where) == ("failed", "weak round 3 gather")
+    assert gate.value == pytest.approx(0.05)
+
+
 AT_LINK = {"name": "it", "link": ["s1", "server"], "rounds": [3]}
 TRACE = {**AT_LINK, "kind": "trace", "length_s": 1}
 

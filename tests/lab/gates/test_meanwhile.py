@@ -108,7 +108,7 @@ def set_limit(lab: RunningLab, limit_bytes: int) -> None:
 IDLE = {"host": "traffic-1", "rounds": [2, 4]}
 
 
-def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found(
+def test_a_cut_queue_a_dead_sampler_unmet_impairments_and_a_weak_burst_are_found(
     wrong_lab: WrongLab,
 ):
     def cut_and_kill(lab: RunningLab) -> None:
@@ -119,6 +119,8 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
         {"kind": "loss", "name": "real", "host": "server", "rounds": [3], "q": 0.1},
         {"kind": "loss", "name": "idle-loss", "q": 0.1, **IDLE},
         {"kind": "queue", "name": "idle-queue", "rate_bps": wrong_lab.rate_bps // 2, **IDLE},
+        # More frames than the controller can queue in time.
+        {"kind": "burst", "name": "weak", "rate_factor": 100, "frame_bytes": 60, **IDLE},
     ]
     results = wrong_lab.run(
         meanwhile=cut_and_kill,
@@ -133,6 +135,8 @@ def test_a_queue_that_is_cut_a_sampler_that_dies_and_unmet_impairments_are_found
     unmet = assert_invalid(results, "impairments_unmet", where="idle-loss")
     assert set(unmet["where"].split(", ")) == {"idle-loss", "idle-queue"}
     assert unmet["value"] == 2
+    weak = assert_invalid(results, "burst_missing", where="weak round ")
+    assert 0.1 < weak["value"] < 1
     real = [event for event in results.events("impairments") if event["name"] == "real"]
     assert [event["action"] for event in real] == ["begin", "end"]
     assert real[-1]["met"] > 0  # so the gate judged it, too, and did not name it
