@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.training import logs
+
 ETA = 0.5
 EVERY_ROUNDS = 10
 
@@ -79,7 +81,7 @@ class GradientNorm(Detector):
             self.critical = False  # this holds in the next round's gather
         if seen.round_number % self._every_rounds != 0:
             return
-        norm = float(np.linalg.norm(seen.gradient))
+        norm = logs.norm(seen.gradient)
         previous, self._previous = self._previous, norm
         if previous is None:
             return

@@ -20,6 +20,12 @@ _MEASURED = (
 )
 
 
+def norm(values: NDArray[np.float32]) -> float:
+    """Return the Euclidean norm; infinite where a model has diverged beyond float32's squares."""
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(values))
+
+
 def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 

@@ -30,6 +30,7 @@ from testbed.training.logs import (
     divergence,
     finite,
     nonfinite,
+    norm,
     write_endpoint,
 )
 from testbed.training.phases import Observation
@@ -218,7 +219,7 @@ class _Server:
             {
                 "round": number,
                 "critical": after,
-                "gradient_norm": finite(float(np.linalg.norm(averaged))) if contents else None,
+                "gradient_norm": finite(norm(averaged)) if contents else None,
                 "nonfinite": nonfinite(averaged) if contents else 0,
                 "learning_rate": context.learning_rate(number),
                 "tolerance_gather": policies(Leg.GATHER).tolerance(critical),

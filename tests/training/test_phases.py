@@ -37,13 +37,14 @@ LOOKED_AT = [1.0, 9.0, 9.0, 1.1, 9.0, 9.0, 3.0, 1.0]
         # Between two looks the answer holds.
         (3, LOOKED_AT, [True, True, True, False, False, False, True, True]),
         ("epoch", LOOKED_AT, [True, True, True, False, False, False, True, True]),
-        # A norm that cannot be compared.
+        # A norm that cannot be compared; the square of the last is beyond float32.
         (1, [0.0, 1.0], [True, True]),
-        *((1, [odd, 1.0], [True, True]) for odd in (float("nan"), float("inf"))),
-        *((1, [1.0, odd], [True, True]) for odd in (float("nan"), float("inf"))),
+        *((1, [odd, 1.0], [True, True]) for odd in (float("nan"), float("inf"), 1e30)),
+        *((1, [1.0, odd], [True, True]) for odd in (float("nan"), float("inf"), 1e30)),
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("error")
 def test_a_change_of_the_norm_by_half_is_critical_and_so_is_the_start(cadence, norms, critical):
     rule = detector({"eta": 0.5, "cadence": cadence}, rounds_per_epoch=3)
     assert rule.critical
