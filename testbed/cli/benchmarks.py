@@ -75,7 +75,7 @@ def rates(
     rates.run(chosen.loaded(), json_file=json_file)
 
 
-@app.command(epilog="Example: ./lab bench layers rivals-rtt --out layers.yaml")
+@app.command(epilog="Example: ./lab bench layers dblp-calm --out layers.yaml")
 @grouped
 def layers(
     selection: Selection,
