@@ -27,8 +27,6 @@ _URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
 _ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 _TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST = ("test_batch.bin",)
-_RECORD_BYTES = 1 + 3 * 32 * 32
-_LARGEST_FILE_BYTES = 10_000 * _RECORD_BYTES
 _Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
@@ -138,10 +136,13 @@ class Cifar10(DatasetParameters):
         archive = self._archive(folder)
         if not archive.is_file():
             raise InputError(f"cifar10: {archive.parent} holds no {ARCHIVE}")
-        files = self._files(archive)
+        if (sha256 := cache.file_digest(archive)) != _ARCHIVE_SHA256:
+            raise InputError(f"{archive}: its SHA-256 is {sha256}, expected {_ARCHIVE_SHA256}")
+        with tarfile.open(archive) as tar:
+            train, test = _records(tar, _TRAIN), _records(tar, _TEST)
         return images_dataset(
-            train=_records(_TRAIN, files),
-            test=_records(_TEST, files),
+            train=train,
+            test=test,
             classes=10,
             source="cifar10",
             origin={"name": self.name, "url": _URL},
@@ -160,36 +161,12 @@ class Cifar10(DatasetParameters):
             return cache.folder() / ARCHIVE
         return (folder or Path()) / Path(self.directory).expanduser() / ARCHIVE
 
-    def _files(self, archive: Path) -> dict[str, bytes]:
-        if (sha256 := cache.file_digest(archive)) != _ARCHIVE_SHA256:
-            raise InputError(f"{archive}: its SHA-256 is {sha256}, expected {_ARCHIVE_SHA256}")
-        files = {}
-        try:
-            with tarfile.open(archive) as tar:
-                for member in tar:
-                    name = Path(member.name).name
-                    expected = name in _TRAIN or name in _TEST
-                    if expected and member.isfile() and member.size <= _LARGEST_FILE_BYTES:
-                        content = tar.extractfile(member)
-                        assert content is not None
-                        files[name] = content.read()
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise InputError(f"{archive}: not a readable archive: {error}") from None
-        return files
 
-
-def _records(names: tuple[str, ...], files: dict[str, bytes]) -> _Part:
-    parts = []
-    for name in names:
-        content = files.get(name)
-        if content is None:
-            raise InputError(f"cifar10: {name} is missing")
-        if not content or len(content) % _RECORD_BYTES:
-            raise InputError(
-                f"cifar10: {name} has {len(content)} bytes; valid: a multiple of {_RECORD_BYTES}"
-            )
-        parts.append(np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD_BYTES))
-    records: NDArray[Any] = np.concatenate(parts)
+def _records(tar: tarfile.TarFile, names: Sequence[str]) -> _Part:
+    # The SHA-256 was right: all files are there, and whole.
+    files = [tar.extractfile(f"cifar-10-batches-bin/{name}") for name in names]
+    content = b"".join(file.read() for file in files if file is not None)
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + 3 * 32 * 32)
     return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
 
 
