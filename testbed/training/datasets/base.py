@@ -75,20 +75,6 @@ def numbers(stored: NDArray[Any]) -> Examples:
     return Examples(len(stored), take)
 
 
-def windows(
-    text: NDArray[np.uint8], starts: NDArray[np.int64], length: int, shift: int
-) -> Examples:
-    """Sequences of `length` tokens out of one text, as int64; a model predicts those of shift 1."""
-    offsets = np.arange(shift, shift + length)
-
-    def take(chosen: Chosen) -> Tensor:
-        import torch
-
-        return torch.from_numpy(text[starts[chosen][:, None] + offsets].astype(np.int64))
-
-    return Examples(len(starts), take)
-
-
 @dataclass(frozen=True)
 class Task:
     """A kind of learning; `metric` is what an evaluation gives, and its key in event logs."""

@@ -18,7 +18,7 @@ from testbed.training.datasets.base import (
     DatasetParameters,
     Examples,
     digest,
-    windows,
+    numbers,
 )
 
 # Newline and printable ASCII; everything else is one token, the last.
@@ -49,18 +49,19 @@ class Characters(DatasetParameters):
             train: texts that are trained on, each with the name of its group.
             others: the texts of the test part, and perhaps those of a validation part.
         """
-        text, length = np.concatenate([text for _, text in train]), self.sequence_length
+        text = np.concatenate([text for _, text in train])
         tested = [np.concatenate(part) for part in others]
-        starts = self._starts(text)
+        inputs, labels = self._sequences(text)
+        starts = np.arange(len(inputs)) * self.sequence_length
         ends = np.cumsum([len(text) for _, text in train])
         _, groups = np.unique([group for group, _ in train], return_inverse=True)
         (test_inputs, test_labels), *validation = map(self._evenly, tested)
         return Dataset(
             task=LANGUAGE_MODELLING,
             classes=OTHER + 1,
-            input_shape=(length,),
-            train_inputs=windows(text, starts, length, 0),
-            train_labels=windows(text, starts, length, 1),
+            input_shape=(self.sequence_length,),
+            train_inputs=numbers(inputs),
+            train_labels=numbers(labels),
             test_inputs=test_inputs,
             test_labels=test_labels,
             groups=groups[np.searchsorted(ends, starts, side="right")].astype(np.int64),
@@ -74,15 +75,17 @@ class Characters(DatasetParameters):
             validation=validation[0] if validation else None,
         )
 
-    def _evenly(self, text: Text) -> tuple[Examples, Examples]:
-        starts = self._starts(text)
-        count = min(self.test_sequences, len(starts))
-        starts = starts[np.linspace(0, len(starts) - 1, count).astype(np.int64)]
-        inputs, labels = (windows(text, starts, self.sequence_length, shift) for shift in (0, 1))
-        return inputs, labels
+    def _sequences(self, text: Text) -> tuple[Text, Text]:
+        """Returns a text's sequences, and those that begin one character later."""
+        size = (len(text) - 1) // self.sequence_length * self.sequence_length
+        inputs, labels = text[:size], text[1 : size + 1]
+        return inputs.reshape(-1, self.sequence_length), labels.reshape(-1, self.sequence_length)
 
-    def _starts(self, text: Text) -> NDArray[np.int64]:
-        return np.arange(0, len(text) - self.sequence_length, self.sequence_length)
+    def _evenly(self, text: Text) -> tuple[Examples, Examples]:
+        inputs, labels = self._sequences(text)
+        count = min(self.test_sequences, len(inputs))
+        chosen = np.linspace(0, len(inputs) - 1, count).astype(np.int64)
+        return numbers(inputs[chosen]), numbers(labels[chosen])
 
 
 class Parameters(Characters):
@@ -125,11 +128,8 @@ def tokens(text: str) -> Text:
     """The token numbers of a text's characters."""
     table = np.full(256, OTHER, dtype=np.uint8)
     table[np.frombuffer(VOCABULARY.encode(), dtype=np.uint8)] = np.arange(OTHER, dtype=np.uint8)
-    if text.isascii():
-        codes = text.encode()
-    else:  # one byte for each character
-        codes = bytes(ord(character) if ord(character) < 128 else 255 for character in text)
-    return table[np.frombuffer(codes, dtype=np.uint8)]
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    return table[np.minimum(codes, 255)]
 
 
 def part_of(name: str) -> int:
