@@ -46,7 +46,7 @@ def shares(split: Equal | Dirichlet, groups: Indices, workers: int, seed: int) -
     parts: list[list[Indices]] = [[] for _ in range(workers)]
     for group in np.unique(groups):
         members = random.permutation(np.flatnonzero(groups == group))
-        proportions = _proportions(random, split.alpha, workers)
+        proportions = random.dirichlet(np.full(workers, split.alpha))
         borders = np.round(np.cumsum(proportions)[:-1] * len(members)).astype(np.int64)
         for part, piece in zip(parts, np.split(members, borders), strict=True):
             part.append(piece)
@@ -76,16 +76,6 @@ def batches(indices: Indices, batch_size: int, seed: int, rank: int) -> Iterator
         order = generator.permutation(indices)
         for start in range(0, len(order) - size + 1, size):
             yield order[start : start + size]
-
-
-def _proportions(random: np.random.Generator, alpha: float, workers: int) -> NDArray[np.float64]:
-    """A draw from the symmetric Dirichlet distribution, also where numpy would compute 0/0."""
-    drawn = random.dirichlet(np.full(workers, alpha))
-    if np.isfinite(drawn).all() and drawn.sum() > 0:
-        return drawn
-    one = np.zeros(workers)
-    one[random.integers(workers)] = 1.0
-    return one
 
 
 def validating(dataset: Dataset, seed: int) -> Dataset:
