@@ -18,7 +18,7 @@ _SMALL_BELOW = 64  # pixels
 _STATISTICS_MOMENTUM = 0.1  # share of the newest batch; the package's 0.99 keeps one batch alone
 
 
-def _logits_of(model: Any, argument: str, config: Any, **options: Any) -> Any:
+def _logits_of(model: Any, argument: str, config: Any, **options: Any) -> nn.Module:
     """A model of this class whose `forward` takes the inputs alone and returns the logits."""
 
     class Logits(model):
@@ -27,7 +27,8 @@ def _logits_of(model: Any, argument: str, config: Any, **options: Any) -> Any:
             logits: Tensor = super().forward(**named).logits
             return logits
 
-    return Logits(config).train()
+    made: nn.Module = Logits(config).train()
+    return made
 
 
 def resnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
@@ -36,8 +37,7 @@ def resnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     Images below 64 pixels get a 3 x 3 first convolution without stride or pooling.
     """
     channels, height, width = input_shape
-    config = transformers.ResNetConfig(num_channels=channels)
-    config.num_labels = classes
+    config = transformers.ResNetConfig(num_channels=channels, num_labels=classes)
     model: Any = _logits_of(transformers.ResNetForImageClassification, "pixel_values", config)
     if min(height, width) < _SMALL_BELOW:
         stem = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
@@ -57,10 +57,9 @@ def resnet18(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         layer_type="basic",
         depths=[2, 2, 2, 2],
         hidden_sizes=[64, 128, 256, 512],
+        num_labels=classes,
     )
-    config.num_labels = classes
-    model: nn.Module = _logits_of(transformers.ResNetForImageClassification, "pixel_values", config)
-    return model
+    return _logits_of(transformers.ResNetForImageClassification, "pixel_values", config)
 
 
 def efficientnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
@@ -77,12 +76,9 @@ def efficientnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         hidden_dim=1280,
         dropout_rate=0.2,
         batch_norm_momentum=_STATISTICS_MOMENTUM,
+        num_labels=classes,
     )
-    config.num_labels = classes
-    model: nn.Module = _logits_of(
-        transformers.EfficientNetForImageClassification, "pixel_values", config
-    )
-    return model
+    return _logits_of(transformers.EfficientNetForImageClassification, "pixel_values", config)
 
 
 def gpt2_small(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
@@ -114,7 +110,4 @@ def _gpt2(classes: int, input_shape: tuple[int, ...], *, dropout: float, **size:
         eos_token_id=None,
     )
     config._attn_implementation = "eager"  # plain operations: the same bits in every process
-    model: nn.Module = _logits_of(
-        transformers.GPT2LMHeadModel, "input_ids", config, use_cache=False
-    )
-    return model
+    return _logits_of(transformers.GPT2LMHeadModel, "input_ids", config, use_cache=False)
