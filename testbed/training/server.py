@@ -142,13 +142,13 @@ class _Server:
                 keep_going=context.survives_workers,
             )
             self._endpoint, self._barriers = endpoint, barriers
+            idle = barriers.gather("idle")
             for number in range(context.rounds):
-                idle = barriers.gather("idle")
-                self._between(number)
                 self._round(number, _mean_metric(idle))
                 progress.round(number + 1, context.rounds)
-            barriers.gather("idle")
-            self._between(context.rounds)
+                idle = barriers.gather("idle")
+                if self._vectors is not None and context.measures_after(number):
+                    self._measure(self._vectors, number)
             write_endpoint(context.directory, "server", endpoint)
             barriers.release("end")
             self._controller.finish()
@@ -246,13 +246,8 @@ class _Server:
         for name, reason in self._endpoint.lost.items():
             self._barriers.drop(name, reason)
 
-    def _between(self, rounds_done: int) -> None:
-        """Do what is due while all workers are idle, outside every measured time."""
-        last = rounds_done - 1
-        if last >= 0 and self._vectors is not None and self._context.measures_after(last):
-            self._measure(self._vectors, last)
-
     def _measure(self, vectors: SharedVectors, number: int) -> None:
+        """Write the effects of a round's loss, while all workers are idle and no time counts."""
         present = self._barriers.present
         lossless = np.empty(self._layout.element_count, dtype=np.float32)
         mean_into([vectors.gradients[name] for name in present], lossless)
