@@ -24,10 +24,10 @@ from torch.futures import Future
 from testbed.ddp.bounded_loss import at_the_end_of_backward
 from testbed.ddp.collectives import BOTH, Ends, Memory, Move, Reduction, plan_of
 from testbed.ddp.exchange import Opening
-from testbed.ddp.meeting import STORE, Rendezvous
+from testbed.ddp.meeting import Rendezvous
 from testbed.ddp.settings import BACKEND, Settings, require_equal
 from testbed.shared.input_error import InputError, shown
-from testbed.transport import Leg, PeerLost
+from testbed.transport import Leg
 
 Callback = Callable[["Result"], Any]
 Tensors = list[torch.Tensor]
@@ -212,7 +212,7 @@ class Channel:
                 rendezvous,
                 opening,
                 on_gathered=lambda: None,
-                on_failure=lambda owner, error: self._fail(error, owner),
+                on_failure=self._fail,
             )
             self._ends.start()
         except Exception as error:
@@ -226,14 +226,9 @@ class Channel:
             for work in early:
                 self._post(work)
 
-    def _fail(self, error: Exception, owner: int | None = None) -> None:
+    def _fail(self, error: Exception) -> None:
         """Ends the channel on all ranks; all that is under way raises the first error."""
-        lost = isinstance(error, PeerLost) and error.peer != STORE
-        if lost and self._rendezvous is not None:
-            blamed = self._rendezvous.blamed(error, owner)
-            rank, reason = self._rendezvous.first_failure(*blamed)
-            error = PeerLost(f"rank {rank}", reason)
-        self.end(error)
+        self.end(error if self._rendezvous is None else self._rendezvous.first_error(error))
 
     def end(self, error: Exception) -> None:
         """All that is under way, or is issued later, raises this error, if it is the first."""
@@ -279,7 +274,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
         seconds = settings.timeout_s or timeout.total_seconds()
         self._settings = replace(settings, group=self, timeout_s=seconds)
         self._settings.mode, self._settings.collective = "reliable", "sharded"
-        self._settings.late_share = 0.0
+        self._settings.late_share, self._settings.min_ranks = 0.0, None
         # Collectives are exact: nothing of a protocol that compresses holds for them.
         whole = replace(self._settings.protocol_config, keep=1.0, codec="float32")
         self._settings.protocol_config = whole

@@ -138,7 +138,7 @@ class EndpointThread(ABC, threading.Thread):
         owner: int,
         at_once: int,
         on_gathered: Callable[[], None],
-        on_failure: Callable[[int, Exception], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         """`at_once` gathers may be under way. The thread calls the functions."""
         super().__init__(name=f"bounded-loss-{owner}", daemon=True)
@@ -199,7 +199,9 @@ class EndpointThread(ABC, threading.Thread):
         except Exception as error:
             # Before the endpoint is closed, which others take for this rank's death.
             if not self._stopped:
-                self._on_failure(self.owner, error)
+                if isinstance(error, PeerLost) and error.peer == SERVER:
+                    error = PeerLost(name_of(self.owner), error.reason)
+                self._on_failure(error)
         finally:
             self._endpoint.close()
 

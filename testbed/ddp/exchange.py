@@ -91,7 +91,7 @@ class Exchange:
         opening: Opening,
         *,
         on_gathered: Callable[[], None],
-        on_failure: Callable[[int, Exception], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         """Makes the ends, whose threads call the functions; `start` opens them."""
         self.plan = opening.plan

@@ -266,13 +266,15 @@ class Rendezvous:
             for taken in _beyond.values():
                 taken.pop(self, None)
 
-    def blamed(self, error: Exception, owner: int | None) -> tuple[int, str]:
-        """Returns the rank that an error at one owner's end is about, and the reason."""
-        if not isinstance(error, PeerLost):
-            return self.rank, str(error)
-        number = re.search(r"\d+", error.peer)
-        rank = int(number[0]) if number is not None else owner
-        return self.rank if rank is None else rank, error.reason
+    def first_error(self, error: Exception) -> Exception:
+        """Reports to all why the exchange ends; returns the error that is to be raised here."""
+        lost = re.search(r"\d+", error.peer) if isinstance(error, PeerLost) else None
+        rank = self.rank if lost is None else int(lost[0])
+        reason = error.reason if isinstance(error, PeerLost) else str(error)
+        if self._settings.min_ranks is None:  # else one that is gone says nothing for the others
+            rank, reason = self.first_failure(rank, reason)
+        # What this rank finds wrong itself says more than that another was first to say so.
+        return error if lost is None else PeerLost(f"rank {rank}", reason)
 
     def first_failure(self, rank: int, reason: str) -> tuple[int, str]:
         """Reports to all why the exchange has ended; returns the first report, within seconds."""

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from testbed.ddp.endpoint_thread import Part
 from testbed.ddp.exchange import Bucket, Exchange, Opening, Plan, opening_of_others
-from testbed.ddp.meeting import STORE, Rendezvous
+from testbed.ddp.meeting import Rendezvous
 from testbed.ddp.report import BucketReport, StepReport, bucket_report, open_logs
 from testbed.ddp.settings import BACKEND, Settings, require_equal
 from testbed.shared.input_error import InputError, shown
 from testbed.training.detector import Observation
 from testbed.training.filling import mean_into
-from testbed.transport import PeerLost
 from testbed.transport.wire import U32_MAX
 
 # DDP makes its buckets anew once, after the first step. So the second step's are those that stay.
@@ -216,19 +215,15 @@ class Steps(Settings):
             assert self._failure is not None
             raise self._failure from None
 
-    def _fail(self, error: Exception, owner: int | None = None) -> None:
+    def _fail(self, error: Exception) -> None:
         """Ends the exchange on all ranks, and lets the hook raise the first error."""
         with self._changed:
             if self._failing:
                 return
             self._failing = True
-        rank, reason = self._rendezvous.blamed(error, owner)
-        if self.min_ranks is None:  # else one that is gone says nothing for the others
-            rank, reason = self._rendezvous.first_failure(rank, reason)
-        # What this rank finds wrong itself says more than that another was first to say so.
-        lost = isinstance(error, PeerLost) and error.peer != STORE
+        first = self._rendezvous.first_error(error)
         with self._changed:
-            self._failure = PeerLost(f"rank {rank}", reason) if lost else error
+            self._failure = first
             self._changed.notify_all()
         if self._exchange is not None:
             self._exchange.stop()
@@ -302,7 +297,7 @@ class Steps(Settings):
             self._rendezvous,
             opening,
             on_gathered=self._announcer.gathered,
-            on_failure=lambda owner, error: self._fail(error, owner),
+            on_failure=self._fail,
         )
 
     def _require_equal(self, stage: str, facts: dict[str, Any]) -> None:
