@@ -100,8 +100,7 @@ def launch(work, world, *, killed=(), within_s=100, store_port=None, backend="gl
             rank, outcome = results.get(timeout=within_s)
             outcomes[rank] = outcome
         for rank, process in enumerate(ranks):
-            all_die = len(killed) == world  # then nobody's outcome has been waited for
-            process.join(within_s if all_die else 0 if rank in killed else 2)
+            process.join(0 if rank in killed else 2)
     except queue.Empty:
         raise AssertionError(f"only ranks {sorted(outcomes)} ended: {outcomes}") from None
     finally:
