@@ -283,7 +283,7 @@ class Surroundings:
     open_endpoint: Callable[[EndpointConfig, DataSockets | None], Endpoint] = open_endpoint
     connect: barriers.Connect = barriers.connect
     contents: bool = True  # whether payloads are computed with; else all buffers may be one
-    learner: Callable[[Callable[[], Any]], Any] = lambda make: make()
+    learner: Callable[[Callable[[], Learner]], Learner] = lambda make: make()
 
 
 @dataclass(kw_only=True)
@@ -406,8 +406,7 @@ class RunContext:
                 device=training["device"],
             )
 
-        made: Learner = self.surroundings.learner(replica)
-        return made
+        return self.surroundings.learner(replica)
 
     def detector(self) -> Detector:
         parameters: DetectorParameters = _PHASES.validate_python(self.config["phases"])

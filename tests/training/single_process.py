@@ -19,11 +19,8 @@ def single_process_weights(
     dataset = datasets.load("digits")
     model = models.build("small-cnn", seed)
     optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
-    count = len(dataset.train_labels)
-    streams = [
-        splits.batches(splits.share(count, rank, workers, seed), batch_size, seed, rank)
-        for rank in range(workers)
-    ]
+    shares = splits.shares(splits.Equal(), dataset.groups, workers, seed)
+    streams = [splits.batches(share, batch_size, seed, rank) for rank, share in enumerate(shares)]
     for number in range(rounds):
         gradients = []
         drawn = list(map(next, streams))

@@ -4,17 +4,15 @@ Server and workers are real processes.
 """
 
 import functools
-import json
 import os
 import signal
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from controllers.controller_socket import ControllerClient
 from testbed.experiment.schema import Transport
 from testbed.run import training_launcher
 from testbed.run.training_launcher import ANOTHERS_FAULT, OWN_FAULT
@@ -28,6 +26,9 @@ from tests.training.single_process import single_process_weights
 from tests.transport.loopback import site
 
 RELIABLE = preset("dblp", low=0, high=0)
+WITHOUT_IMPAIRMENTS: Any = SimpleNamespace(
+    begin=lambda *_: [], end=lambda *_: [], finish=lambda: None, close=lambda: None
+)
 
 
 class Whole:
@@ -67,16 +68,14 @@ class Whole:
         context = self.context
         torch.set_num_threads(1)
         context.model_and_data.load()
-        _answer_as_controller(context.controller_socket)
         vectors = context.new_vectors()
         context.coordination_socket.unlink(missing_ok=True)
         listener = barriers.listen(context.coordination_socket)
         progress = ProgressWriter(messages.pair()[0])
 
         def serve() -> None:
-            controller = ControllerClient(context.controller_socket)
             sockets = context.open_sockets("server")
-            server.run(context, listener, controller, progress, vectors, sockets)
+            server.run(context, listener, WITHOUT_IMPAIRMENTS, progress, vectors, sockets)
 
         def work(name: str) -> None:
             if name in self.deaths:
@@ -132,20 +131,6 @@ def _kill_at_gradient(number: int) -> None:
         return compute(self, into)
 
     Replica.gradient = gradient  # type: ignore[method-assign]
-
-
-def _answer_as_controller(path: Path) -> None:
-    """A controller without impairments."""
-    path.unlink(missing_ok=True)
-    listener = barriers.listen(path)
-
-    def answer() -> None:
-        connection, _ = listener.accept()
-        with connection, listener, connection.makefile("rb") as requests:
-            for _ in requests:
-                connection.sendall(json.dumps({"active": []}).encode() + b"\n")
-
-    threading.Thread(target=answer, daemon=True).start()
 
 
 ALL = ["worker-1", "worker-2", "worker-3"]

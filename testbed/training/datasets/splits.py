@@ -41,7 +41,8 @@ AnySplit = Annotated[Equal | Dirichlet, OneOf(SPLITS, key="name", base=Section, 
 def shares(split: Equal | Dirichlet, groups: Indices, workers: int, seed: int) -> list[Indices]:
     """Indices of each worker's examples, of these groups: disjoint, and together all examples."""
     if isinstance(split, Equal):
-        return [share(len(groups), rank, workers, seed) for rank in range(workers)]
+        order = np.random.default_rng([seed, 1]).permutation(len(groups))
+        return [order[rank::workers] for rank in range(workers)]
     random = np.random.default_rng([seed, 3])
     parts: list[list[Indices]] = [[] for _ in range(workers)]
     for group in np.unique(groups):
@@ -62,10 +63,6 @@ def require_batches(shares: list[Indices], batch_size: int, split: Equal | Diric
                 f"that split {split.name!r} gives worker-{rank + 1}; "
                 f"valid: 1 to {min(map(len, shares))}, {advice}"
             )
-
-
-def share(count: int, rank: int, workers: int, seed: int) -> Indices:
-    return np.random.default_rng([seed, 1]).permutation(count)[rank::workers]
 
 
 def batches(indices: Indices, batch_size: int, seed: int, rank: int) -> Iterator[Indices]:
