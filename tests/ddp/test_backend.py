@@ -115,39 +115,15 @@ def test_the_environment_puts_a_hook_of_pytorch_over_it(hook, script, channels):
         assert ports == [port + 1 + 6 * number + 2 * rank for number in range(channels)]
 
 
-def collectives(rank):
-    wrong = []
-    for size in (0, 1, 5, 40_000, 1_200_007):
-        (own,), everyone = drawn([size], rank), [drawn([size], other)[0] for other in range(3)]
-        total = own.clone()
-        dist.all_reduce(total)
-        if not torch.equal(total, everyone[0] + everyone[1] + everyone[2]):
-            wrong.append(("sum", size))
-        mean = own.clone()
-        dist.all_reduce(mean, dist.ReduceOp.AVG)
-        if not torch.equal(mean, (everyone[0] + everyone[1] + everyone[2]) / 3):
-            wrong.append(("avg", size))
-        dist.broadcast(own, 1)
-        if not torch.equal(own, everyone[1]):
-            wrong.append(("broadcast", size))
-    began_s = time.monotonic()
-    for _ in range(30):
-        dist.broadcast(torch.ones(5), 0)
-    if time.monotonic() - began_s > 0.9 * 30 * POLL_S:
-        wrong.append(("a poll for each broadcast", 5))
-    return wrong
-
-
-def test_collectives_of_all_sizes_reduce_in_the_order_of_ranks():
-    assert values(launch(collectives, 3, backend="bounded")) == [[]] * 3
-
-
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
 UNREDUCED = (torch.bool, torch.complex64)  # these go to Gloo where they are to be reduced
 
 
 def all_forms(rank):
-    """Returns what is wrong, of all collectives, for each type and some sizes."""
+    """Returns what is wrong, of all collectives, for each type and some sizes.
+
+    With it, the number of comparisons, and how long 30 small broadcasts take.
+    """
     wrong, compared = [], 0
 
     def compare(name, ours, expected):
@@ -166,6 +142,9 @@ def all_forms(rank):
         whole = torch.zeros(3 * size, dtype=dtype)
         dist.all_gather_single(whole, own)
         compare("all_gather_single", whole, torch.cat(everyone))
+        passed = own.clone()
+        dist.broadcast(passed, 1)
+        compare("broadcast", passed, everyone[1].view(shape))
         total = own.clone()
         dist.all_reduce(total)
         compare("all_reduce", total, sum(everyone[1:], everyone[0]).view(shape))
@@ -178,10 +157,14 @@ def all_forms(rank):
             dist.reduce_scatter_single(part, torch.cat(of_this))
             compare("reduce_scatter_single", part, 3 * everyone[rank] + 3)
             compare("the input stays", torch.stack(of_this), torch.stack(everyone) + rank)
-    for op, expected in (("PRODUCT", 6.0), ("MIN", 1.0), ("MAX", 3.0)):
+    for op, expected in (("PRODUCT", 6.0), ("MIN", 1.0), ("MAX", 3.0), ("AVG", 2.0)):
         total = torch.full((5,), rank + 1.0)
         dist.all_reduce(total, getattr(dist.ReduceOp, op))
         compare(op, total, torch.full((5,), expected))
+    everyone = [drawn([1_200_007], other)[0] for other in range(3)]  # in several pieces
+    total = everyone[rank].clone()
+    dist.all_reduce(total)
+    compare("in the order of ranks", total, everyone[0] + everyone[1] + everyone[2])
     turned = (torch.arange(12.0) * (rank + 1)).view(3, 4).t()
     dist.all_reduce(turned)
     compare("not contiguous", turned, 6 * torch.arange(12.0).view(3, 4).t())
@@ -192,13 +175,18 @@ def all_forms(rank):
     compare("coalesced", torch.cat([one, two]), torch.full((5,), 3.0))
     functional = funcol.all_reduce(torch.full((4,), float(rank)), "sum", [0, 1, 2])
     compare("functional", functional.clone(), torch.full((4,), 3.0))
-    return wrong, compared
+    began_s = time.monotonic()
+    for _ in range(30):
+        dist.broadcast(torch.ones(5), 0)
+    took_s = time.monotonic() - began_s
+    return wrong, compared, took_s
 
 
 def test_all_forms_types_and_operations():
-    for wrong, compared in values(launch(all_forms, 3, backend="bounded")):
+    for wrong, compared, took_s in values(launch(all_forms, 3, backend="bounded")):
         assert wrong == []
-        assert compared == 4 * (3 * len(DTYPES) + 3 * len(DTYPES) + 3 * len(UNREDUCED)) + 6
+        assert compared == 4 * (4 * len(DTYPES) + 3 * len(DTYPES) + 4 * len(UNREDUCED)) + 8
+        assert took_s < 0.9 * 30 * POLL_S  # no broadcast waits for a poll
 
 
 def groups_and_others(rank):

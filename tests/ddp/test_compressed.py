@@ -17,7 +17,6 @@ from tests.ddp.ranks import (
     exchange,
     last,
     launch,
-    residuals_in,
     values,
 )
 from tests.ddp.test_lateness import LATE_AT, late
@@ -123,33 +122,6 @@ def test_late_ranks_get_the_same_part_of_the_mean_and_owe_their_gradient(culprit
     assert_complete([ledger for ledger, _ in outcomes])
     _, buckets = outcomes[0][1][LATE_AT]
     assert [bucket.late for bucket in buckets] == [(culprit,)] * 2
-
-
-def resumed(rank, saved):
-    """Five steps from a saved state on: the sums of the means, and the residuals."""
-    state = BoundedLoss(preset("none", keep=KEEP), rate_bps=math.inf, timeout_s=60)
-    if saved is not None:
-        residuals = {slot: torch.from_numpy(value) for slot, value in saved[rank].items()}
-        state.load_state_dict({**state.state_dict(), "residuals": residuals})
-    total = [torch.zeros(size) for size in SIZES]
-    for step in range(5):
-        means = exchange(state, whole_numbers(rank, step), PARAMETERS)
-        for place, mean in zip(total, means, strict=True):
-            place += mean
-    return [place.numpy() for place in total], residuals_in(state)
-
-
-def test_what_a_mean_lacked_is_in_the_checkpoint_of_the_rank_that_averaged():
-    first = values(launch(resumed, RANKS, saved=None))
-    saved = [left for _, left in first]
-    again, once_more = (values(launch(resumed, RANKS, saved=saved)) for _ in range(2))
-    for (one, left), (two, left_too) in zip(again, once_more, strict=True):
-        assert all(map(np.array_equal, one, two))
-        assert left.keys() == left_too.keys()
-        assert all(np.array_equal(left[slot], left_too[slot]) for slot in left)
-    sent = 2 * sum(whole_numbers(rank, step)[0] for rank in range(RANKS) for step in range(5))
-    applied = RANKS * (first[0][0][0] + again[0][0][0])
-    assert np.array_equal(applied + sum(left[0] for _, left in again), sent.numpy())
 
 
 @pytest.mark.parametrize(

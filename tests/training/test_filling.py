@@ -6,7 +6,7 @@ import pytest
 from testbed.training.filling import mean_into
 from testbed.training.fillings import FILLINGS, ErrorFeedback
 from testbed.training.logs import nonfinite
-from tests.shared.entries import every, listed
+from tests.shared.entries import every
 from tests.training.one_round import LAYOUT, buffer_of, estimate, gradients_of, report
 
 
@@ -107,11 +107,3 @@ def test_what_is_not_a_number_is_in_no_later_mean(text, wrong):
             memory.settle(report(mask))
         mean = estimate(filling, sent, received, buffers=buffers)
         assert step < 2 or nonfinite(mean) == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "named"), [("zeros", listed(FILLINGS)), ("zero:x=1", "valid options: none")]
-)
-def test_mistakes_are_answered_with_what_is_valid(text, named):
-    with pytest.raises(ValueError, match=named):
-        FILLINGS.create(text)
