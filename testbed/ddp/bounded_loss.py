@@ -45,9 +45,7 @@ class BoundedLoss(Steps):
         last: the report of the latest step; None before the first has ended.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._use = ""
+    _use = ""  # the method that is in use
 
     def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """For `register_comm_hook`, which calls it with each bucket of a backward pass.

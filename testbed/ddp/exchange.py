@@ -290,6 +290,5 @@ def opening_of_others(settings: Settings, rendezvous: Rendezvous) -> Opening:
     rendezvous.world = len(addresses)
     if facts["certificates"] is not None:
         rendezvous.identity = Identity(rank)
-        rendezvous.identity.make_keys()
         rendezvous.identity.meet([facts["certificates"]])
     return opening

@@ -71,17 +71,14 @@ class Identity:
     """This rank's keys and the others' certificates, in a private folder."""
 
     def __init__(self, rank: int) -> None:
+        """Makes the keys; InputError where openssl is missing."""
         self._rank = rank
         self._temporary = TemporaryDirectory(prefix="bounded-loss-")
         self.folder = Path(self._temporary.name)
-        self.certificates: dict[str, str] = {}  # its own, as PEM texts
-
-    def make_keys(self) -> dict[str, str]:
-        """Returns its certificates; InputError where openssl is missing."""
-        names = [SERVER, name_of(self._rank)]
+        names = [SERVER, name_of(rank)]
         keys.make(self.folder, names)
+        # Its own, as PEM texts.
         self.certificates = {name: (self.folder / f"{name}.crt").read_text() for name in names}
-        return self.certificates
 
     def meet(self, certificates: list[Mapping[str, str]]) -> None:
         """Keeps the certificates of all ranks, or of the first ones."""
@@ -205,7 +202,6 @@ class Rendezvous:
                 "the protocol tcp sends gradients that anybody on the way could change; valid: "
                 "another protocol, or insecure=True where nobody else is on the network"
             )
-        self.identity = Identity(self.rank) if beyond else None
 
         def keys_and_ports() -> dict[str, Any]:
             if settings.port is not None:
@@ -213,7 +209,9 @@ class Rendezvous:
                 with ExitStack() as held:
                     hold_ports(held, self.addresses[self.rank], control_port, 1)
                     hold_ports(held, self.addresses[self.rank], data_port, self.world - 1)
-            certificates = {} if self.identity is None else self.identity.make_keys()
+            if beyond:
+                self.identity = Identity(self.rank)
+            certificates = self.identity.certificates if self.identity is not None else {}
             chunk_bytes = fitting_bytes(self.addresses[self.rank], self.addresses)
             return {"certificates": certificates, "chunk_bytes": chunk_bytes}
 

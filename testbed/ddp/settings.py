@@ -179,12 +179,9 @@ class Settings:
         self.over_backend = options.get("backend") is not None
         self.make_torch_hook = _torch_hook(options)
         self.protocol = options.pop("protocol", self.protocol)
-        for option in fields(self):
-            json_type = _json_type(option.type)
-            if json_type is not None and option.name in options:
-                value = _checked(option.name, options.pop(option.name), json_type)
-                setattr(self, option.name, value)
-        own = [option.name for option in fields(self) if _json_type(option.type) is not None]
+        own = {option.name: kind for option in fields(self) if (kind := _json_type(option.type))}
+        for name in [name for name in own if name in options]:
+            setattr(self, name, _checked(name, options.pop(name), own[name]))
         preset_name = self.protocol if isinstance(self.protocol, str) else ""
         valid = [*own, *(settings(preset_name) if preset_name in PRESETS else ())]
         unknown = [key for key in options if key not in valid]

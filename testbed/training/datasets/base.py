@@ -56,8 +56,6 @@ def images(
         import torch
 
         pixels = torch.from_numpy(stored[chosen].astype(np.float32))
-        if len(mean) == 1:
-            return (pixels - mean[0]) / std[0]
         shape = (len(mean), 1, 1)
         return (pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
 
