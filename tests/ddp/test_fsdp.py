@@ -1,7 +1,5 @@
 """FSDP2: each shard's gradients are averaged over the replicas, which stay identical."""
 
-import math
-
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -11,10 +9,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from testbed.ddp import BoundedLoss, InputError
 from tests.ddp.ranks import batch, launch, model, values
+from tests.ddp.test_equal_to_ddp import RELIABLE
 
 STEPS = 5
 LOSSY = {"rate_bps": 200e6, "chunk_bytes": 1440, "timeout_s": 60}
-RELIABLE = {"mode": "reliable", "rate_bps": math.inf, "chunk_bytes": 1440, "timeout_s": 60}
 
 
 def sharded(mesh, reduced_as=None):

@@ -3,8 +3,6 @@
 All ranks share the first GPU. Gloo allows that; for NCCL each rank says that it is a machine.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -22,7 +20,6 @@ from tests.ddp.test_fsdp import all_ways, assert_alike
 from tests.ddp.test_loss import assert_added, averaged
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA")
-SETTINGS: Any = RELIABLE
 DEVICE = "cuda"
 LONG = 10**8  # cycles of a GPU: 50 ms or more, far longer than all that a processor does meanwhile
 
@@ -71,9 +68,9 @@ def late(rank, aside, busy):
     """
     net = LateRows().to(DEVICE)
     ddp = DistributedDataParallel(net, bucket_cap_mb=0.01)
-    state = BoundedLoss(**SETTINGS)
+    state = BoundedLoss(**RELIABLE)
     ddp.register_comm_hook(state, state.hook)
-    tensors = BoundedLoss(**SETTINGS)
+    tensors = BoundedLoss(**RELIABLE)
     stream = torch.cuda.Stream() if aside else torch.cuda.default_stream()
     right = []
     for step in range(5):

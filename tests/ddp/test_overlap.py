@@ -1,16 +1,14 @@
 """DDP's backward pass goes on while the means of its buckets are made."""
 
 import datetime
-from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 
 from testbed.ddp import BoundedLoss
 from tests.ddp.ranks import batch, last, launch, model, values, wrapped
-from tests.ddp.test_fsdp import RELIABLE
+from tests.ddp.test_equal_to_ddp import RELIABLE
 
-SETTINGS: Any = RELIABLE
 STEPS, WATCHED = 4, 3  # the first two steps go through the process group
 
 
@@ -25,7 +23,7 @@ def behind(rank):
     """
     nets = [nn.Linear(30, 30), model()]
     ddps = [wrapped(net) for net in nets]
-    states = [BoundedLoss(**SETTINGS) for _ in ddps]
+    states = [BoundedLoss(**RELIABLE) for _ in ddps]
     taken: list[int] = []
     watched = False
 
