@@ -57,9 +57,10 @@ class Incoming:
         self.values = values  # of `layout.plain`; `buffer` itself with the codec float32
         self._layout = layout
 
-    def read(self, received: Mask) -> None:
-        """Reads the chunks that arrived; the values of the others stay."""
+    def read(self, received: Mask) -> Buffer:
+        """Reads the chunks that arrived, and returns the values; those of the others stay."""
         if self.values is not self.buffer:
             self._layout.read(
                 self.buffer, self._layout.plain.floats(self.values), received=received
             )
+        return self.values

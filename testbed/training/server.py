@@ -176,17 +176,11 @@ class _Server:
         self._drop_lost()
         # In rank order: sums of floats must not depend on whose gradient came first.
         senders = [name for name in context.workers if name in reports]
-        arrived = [self._gathered[name] for name in senders]
         masks = [_received(reports[name]) for name in senders]
-        for incoming, received_chunks in zip(arrived, masks, strict=True):
-            incoming.read(received_chunks)
-        estimate_mean(
-            self._filling,
-            self._plain,
-            [incoming.values for incoming in arrived],
-            masks,
-            out=self._averaged,
-        )
+        arrived = [
+            self._gathered[name].read(mask) for name, mask in zip(senders, masks, strict=True)
+        ]
+        estimate_mean(self._filling, self._plain, arrived, masks, out=self._averaged)
         averaged = self._plain.floats(self._averaged)
         after = phases.observe(
             self._detector,

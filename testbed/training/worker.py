@@ -122,8 +122,7 @@ class _Worker:
 
     def _apply(self, received: Mask | None, number: int) -> None:
         assert received is not None
-        self._incoming.read(received)
-        arrived, update = [self._incoming.values], self._update
+        arrived, update = [self._incoming.read(received)], self._update
         estimate_mean(self._filling, self._plain, arrived, [received], out=update)
         self._learner.apply(self._plain.floats(update), self._context.learning_rate(number))
 

@@ -52,19 +52,12 @@ def arrays(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` at the end, unless an error is raised."""
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(descriptor)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as own:
+            temporary = Path(own, path.name)
+            yield temporary
+            temporary.replace(path)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def fetch(url: str, path: Path, *, sha256: str, progress: Progress, timeout_s: float = 30) -> None:

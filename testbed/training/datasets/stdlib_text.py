@@ -97,18 +97,15 @@ class Parameters(Characters):
         files = source_files(root)
         if len(files) < _FEWEST_FILES:
             raise InputError(f"stdlib-text: {root} holds {len(files)} Python sources; is it there?")
-        parts = [part_of(path.relative_to(root).as_posix()) for path in files]
-        # A final newline separates a file from the next.
-        texts = [
-            tokens(path.read_text(encoding="utf-8", errors="replace").expandtabs(4) + "\n")
-            for path in files
-        ]
-        train = [
-            (path.relative_to(root).parts[0], text)
-            for path, text, part in zip(files, texts, parts, strict=True)
-            if part != TEST_PART
-        ]
-        test = [text for text, part in zip(texts, parts, strict=True) if part == TEST_PART]
+        train: list[tuple[str, Text]] = []
+        test: list[Text] = []
+        for path in files:
+            place, text = path.relative_to(root), path.read_text(encoding="utf-8", errors="replace")
+            characters = tokens(text.expandtabs(4) + "\n")  # which separates it from the next
+            if part_of(place.as_posix()) == TEST_PART:
+                test.append(characters)
+            else:
+                train.append((place.parts[0], characters))
         origin = {
             "python": platform.python_version(),
             "files": len(files),
