@@ -69,12 +69,21 @@ class Reduction:
             result.copy_(total)
 
 
+@dataclass(frozen=True)
+class Move:
+    """A collective does this with one memory, which one owner or one for each part reduces."""
+
+    owner: int | None  # None: each rank owns a part
+    memory: Memory
+    legs: Sequence[Leg]
+    reduction: Reduction | None = None
+
+
 @dataclass
 class Piece(Contribution):
-    """A part of a collective, as long as one payload. Either leg may be missing."""
+    """A part of a move, as long as one payload."""
 
-    legs: Sequence[Leg] = BOTH
-    reduction: Reduction | None = None
+    move: Move = field(kw_only=True)
     arriving: dict[str, Memory] = field(default_factory=dict)  # at the owner, by peer
 
 
@@ -88,14 +97,8 @@ class CollectiveThread(EndpointThread):
         self._steps = [layout.chunk_count for layout in self.layouts]
         self._free: dict[int, list[Memory]] = {}  # by length; new memory costs as much as a copy
 
-    def begin(
-        self,
-        memory: Memory,
-        legs: Sequence[Leg],
-        reduction: Reduction | None,
-        done: Callable[[], None],
-    ) -> int:
-        """Begins with this memory, which takes the result; returns how often `done` is called."""
+    def begin(self, move: Move, memory: Memory, done: Callable[[], None]) -> int:
+        """Begins with this part of its memory; returns how often `done` is called."""
         begun, chunk_bytes = 0, self.layouts[0].chunk_bytes
         while len(memory):
             chunks = -(-len(memory) // chunk_bytes)
@@ -113,8 +116,7 @@ class CollectiveThread(EndpointThread):
                 Piece(
                     *(self.next_number, values, _NOTHING, payload, payload, 0.0),
                     done=partial(self._done, own, done),
-                    legs=legs,
-                    reduction=reduction,
+                    move=move,
                 )
             )
             self.next_number += 1
@@ -138,7 +140,7 @@ class CollectiveThread(EndpointThread):
     def _gather(self, part: Part) -> None:
         piece = part.own
         assert isinstance(piece, Piece)
-        if Leg.GATHER not in piece.legs:
+        if Leg.GATHER not in piece.move.legs:
             return
         transfer = Leg.GATHER.transfer(part.number)
         if self._is_owner:
@@ -154,16 +156,16 @@ class CollectiveThread(EndpointThread):
     def _broadcast(self, part: Part) -> None:
         piece = part.own
         assert isinstance(piece, Piece)
-        if self._is_owner and piece.reduction is not None:
+        if self._is_owner and piece.move.reduction is not None:
             everyone = list(piece.arriving.values())
             free = self._free.setdefault(len(piece.payload), [])
             free += everyone[len(free) :]
             while len(self._free) > _MOST_FREE:
                 del self._free[next(iter(self._free))]
-            piece.reduction.reduce(
+            piece.move.reduction.reduce(
                 [*everyone[: self.owner], piece.payload, *everyone[self.owner :]], piece.payload
             )
-        if Leg.BROADCAST not in piece.legs:
+        if Leg.BROADCAST not in piece.move.legs:
             return
         transfer = Leg.BROADCAST.transfer(part.number)
         if self._is_owner:
@@ -172,16 +174,6 @@ class CollectiveThread(EndpointThread):
         else:
             handle = self._endpoint.post_receive(transfer, 0.0, {SERVER: piece.payload})
         part.broadcast.awaited.append(handle)
-
-
-@dataclass(frozen=True)
-class Move:
-    """A collective does this with one memory, which one owner or one for each part reduces."""
-
-    owner: int | None  # None: each rank owns a part
-    memory: Memory
-    legs: Sequence[Leg]
-    reduction: Reduction | None = None
 
 
 class Ends(Exchange):
@@ -200,7 +192,7 @@ class Ends(Exchange):
                 per_chunk = self._opening.chunk_bytes // ELEMENT_BYTES
                 part = shard(elements, owner, len(self._owners), per_chunk)
                 memory = memory[part.start * ELEMENT_BYTES : part.stop * ELEMENT_BYTES]
-            begun += thread.begin(memory, move.legs, move.reduction, done)
+            begun += thread.begin(move, memory, done)
         return begun
 
 
