@@ -264,9 +264,9 @@ def test_a_kept_map_of_a_published_model_is_exact_and_imports_no_package(tmp_pat
         assert (kept == made) is (size is published)
     code = (
         "import sys; from testbed.training import models;"
-        "found = models.layer_map('efficientnet-b0', classes=1000,"
+        "layers = models.layer_map('efficientnet-b0', classes=1000,"
         " input_shape=(3, 224, 224));"
-        "print(len(found), {'transformers', 'torch'} & set(sys.modules))"
+        "print(len(layers), {'transformers', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

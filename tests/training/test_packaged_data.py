@@ -77,8 +77,7 @@ def test_each_chapter_of_the_bible_is_in_one_part():
     whole = sum(map(len, texts))
     assert [round(len(text) / whole, 1) for text in texts] == [0.8, 0.1, 0.1]
     verses = ("God created the heaven", "The LORD is my shepherd", "Jesus wept")
-    found = [[verse in text for text in texts] for verse in verses]
-    assert all(sum(parts) == 1 for parts in found)
+    assert all(sum(verse in text for text in texts) == 1 for verse in verses)
     # A verse is a line, without its number.
     lines = [line for text in texts for line in text.splitlines()]
     assert "Jesus wept." in lines and not any(map(str.isdigit, "".join(texts)))
@@ -233,8 +232,8 @@ def test_a_plan_names_the_package_that_a_run_will_install(uninstalled, tmp_path)
     chosen = plan.Chosen(results=tmp_path / "runs", selections=[])
     chosen.as_written = runs
     plan.show(chosen, Console(file=screen, width=200))
-    said = "./lab run installs Debian's package bible-kjv-text, which is missing"
-    assert said in screen.getvalue().splitlines()
+    line = "./lab run installs Debian's package bible-kjv-text, which is missing"
+    assert line in screen.getvalue().splitlines()
     assert not (tmp_path / "called").exists()
 
 

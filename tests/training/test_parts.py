@@ -65,9 +65,9 @@ def joined(path, names, **options):
 def test_strangers_are_ignored_and_counted(tmp_path):
     listener = barriers.listen(tmp_path / "c.sock")
     strangers = []
-    for said in (b'{"name": "other"}\n', b"garbage\n", b"[1]\n", b'{"name": ["a"]}\n', b""):
+    for greeting in (b'{"name": "other"}\n', b"garbage\n", b"[1]\n", b'{"name": ["a"]}\n', b""):
         stranger = barriers.connect(tmp_path / "c.sock", 10)
-        stranger.sendall(said)
+        stranger.sendall(greeting)
         stranger.shutdown(socket.SHUT_WR)
         strangers.append(stranger)
     client = BarrierClient(barriers.connect(tmp_path / "c.sock", 10), "a")

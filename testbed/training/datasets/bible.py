@@ -49,7 +49,7 @@ class _Verse(NamedTuple):
 
 
 def _verses() -> list[_Verse]:
-    return [_Verse(*found) for found in _VERSE.findall("".join(_parts()))]
+    return list(map(_Verse._make, _VERSE.findall("".join(_parts()))))
 
 
 def _parts() -> Iterator[str]:
