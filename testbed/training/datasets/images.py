@@ -26,7 +26,7 @@ ARCHIVE = "cifar-10-binary.tar.gz"
 _URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
 _ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 _TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-_TEST = ("test_batch.bin",)
+_TEST = "test_batch.bin"
 _Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
@@ -138,11 +138,14 @@ class Cifar10(DatasetParameters):
             raise InputError(f"cifar10: {archive.parent} holds no {ARCHIVE}")
         if (sha256 := cache.file_digest(archive)) != _ARCHIVE_SHA256:
             raise InputError(f"{archive}: its SHA-256 is {sha256}, expected {_ARCHIVE_SHA256}")
+        files = {}
         with tarfile.open(archive) as tar:
-            train, test = _records(tar, _TRAIN), _records(tar, _TEST)
+            for member in tar:  # in this order, since to go back is to unpack again
+                if (file := tar.extractfile(member)) is not None:
+                    files[Path(member.name).name] = file.read()
         return images_dataset(
-            train=train,
-            test=test,
+            train=_records([files[name] for name in _TRAIN]),
+            test=_records([files[_TEST]]),
             classes=10,
             source="cifar10",
             origin={"name": self.name, "url": _URL},
@@ -162,11 +165,9 @@ class Cifar10(DatasetParameters):
         return (folder or Path()) / Path(self.directory).expanduser() / ARCHIVE
 
 
-def _records(tar: tarfile.TarFile, names: Sequence[str]) -> _Part:
-    # The SHA-256 was right: all files are there, and whole.
-    files = [tar.extractfile(f"cifar-10-batches-bin/{name}") for name in names]
-    content = b"".join(file.read() for file in files if file is not None)
-    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + 3 * 32 * 32)
+def _records(files: Sequence[bytes]) -> _Part:
+    # The SHA-256 was right: all records are whole.
+    records = np.frombuffer(b"".join(files), dtype=np.uint8).reshape(-1, 1 + 3 * 32 * 32)
     return records[:, 1:].reshape(-1, 3, 32, 32).copy(), records[:, 0].astype(np.int64)
 
 
