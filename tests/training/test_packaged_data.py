@@ -120,7 +120,7 @@ def test_the_shape_is_known_without_the_data(section, monkeypatch, tmp_path):
 def test_the_model_of_each_task_takes_its_data_and_guesses_at_first(name, model):
     training = Training(dataset=name, model=model, batch_size=4).model_dump(mode="json")
     context = RunContext.without_network(
-        {"rounds": 1, "seed": 1, "training": training}, ["server", "worker-1"]
+        {"rounds": 1, "seed": 1, "training": training}, ["server", "worker-1", "worker-2"]
     )
     elements = sum(np.prod(shape) for _, shape in context.model_and_data.layers)
     gradient = np.zeros(elements, dtype=np.float32)

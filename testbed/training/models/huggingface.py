@@ -37,7 +37,8 @@ def resnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     Images below 64 pixels get a 3 x 3 first convolution without stride or pooling.
     """
     channels, height, width = input_shape
-    config = transformers.ResNetConfig(num_channels=channels, num_labels=classes)
+    config = transformers.ResNetConfig(num_channels=channels)
+    config.num_labels = classes
     model: Any = _logits_of(transformers.ResNetForImageClassification, "pixel_values", config)
     if min(height, width) < _SMALL_BELOW:
         stem = nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False)
@@ -57,8 +58,8 @@ def resnet18(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         layer_type="basic",
         depths=[2, 2, 2, 2],
         hidden_sizes=[64, 128, 256, 512],
-        num_labels=classes,
     )
+    config.num_labels = classes
     return _logits_of(transformers.ResNetForImageClassification, "pixel_values", config)
 
 
@@ -76,8 +77,8 @@ def efficientnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         hidden_dim=1280,
         dropout_rate=0.2,
         batch_norm_momentum=_STATISTICS_MOMENTUM,
-        num_labels=classes,
     )
+    config.num_labels = classes
     return _logits_of(transformers.EfficientNetForImageClassification, "pixel_values", config)
 
 
