@@ -117,19 +117,36 @@ def test_the_shape_is_known_without_the_data(section, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "model"), TASKS.items())
-def test_the_model_of_each_task_takes_its_data_and_guesses_at_first(name, model):
-    training = Training(dataset=name, model=model, batch_size=4).model_dump(mode="json")
+def test_replicas_of_each_task_learn_for_three_rounds(name, model):
+    keys = {"model": model, "batch_size": 4, "optimiser": "adam", "learning_rate": 0.003}
+    training = Training(dataset=name, **keys).model_dump(mode="json")
     context = RunContext.without_network(
-        {"rounds": 1, "seed": 1, "training": training}, ["server", "worker-1", "worker-2"]
+        {"rounds": 3, "seed": 1, "training": training}, ["server", "worker-1", "worker-2"]
     )
+    learners = [context.learner(worker) for worker in context.workers]
     elements = sum(np.prod(shape) for _, shape in context.model_and_data.layers)
-    gradient = np.zeros(elements, dtype=np.float32)
-    loss = context.learner("worker-1").gradient(gradient)
-    # As uncertain as a guess among all classes.
-    assert loss == pytest.approx(np.log(context.model_and_data.dataset.classes), rel=0.35)
+    gradients, weights = (
+        [np.zeros(elements, dtype=np.float32) for _ in learners] for _ in range(2)
+    )
+    learners[0].weights(weights[0])
+    before, losses = weights[0].copy(), list[float | None]()
+    for _ in range(3):
+        losses += [
+            learner.gradient(gradient)
+            for learner, gradient in zip(learners, gradients, strict=True)
+        ]
+        update = np.mean(gradients, axis=0)
+        for learner in learners:
+            learner.apply(update, 0.003)
+    assert all(loss is not None and np.isfinite(loss) for loss in losses)
+    # As uncertain as a guess among all classes, at first.
+    assert losses[0] == pytest.approx(np.log(context.model_and_data.dataset.classes), rel=0.35)
+    for learner, vector in zip(learners, weights, strict=True):
+        learner.weights(vector)
+    assert np.array_equal(weights[0], weights[1]) and not np.array_equal(weights[0], before)
     if name == "verses":  # of the embedding alone only the batch's words have a gradient
-        embedding = gradient[: 8192 * 64].reshape(8192, 64)
-        rest = gradient[8192 * 64 :]
+        embedding = gradients[0][: 8192 * 64].reshape(8192, 64)
+        rest = gradients[0][8192 * 64 :]
         assert 10 < np.count_nonzero(embedding.any(axis=1)) < 200
         assert np.count_nonzero(rest) > len(rest) / 4
 
