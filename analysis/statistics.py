@@ -55,7 +55,17 @@ NOTHING = Estimate(value=None)
 
 def mean_interval(values: Values) -> Estimate:
     """The mean over seeds (one value each) and Student's interval."""
-    return _of_mean(np.asarray(values, dtype=float))
+    values = np.asarray(values, dtype=float)
+    n = len(values)
+    if n == 0:
+        return NOTHING
+    value = float(values.mean())
+    if not math.isfinite(value):
+        return Estimate(value=None, n=n)
+    if n < ENOUGH_SEEDS:
+        return Estimate(value=value, n=n, values=tuple(np.sort(values).tolist()) if n > 1 else ())
+    half = _quantile(n) * float(values.std(ddof=1)) / math.sqrt(n)
+    return Estimate(value=value, low=value - half, high=value + half, n=n)
 
 
 def ratio_interval(numerators: Values, denominators: Values) -> Estimate:
@@ -66,7 +76,7 @@ def ratio_interval(numerators: Values, denominators: Values) -> Estimate:
     top, bottom = _pairs(numerators, denominators)
     n = len(top)
     if n and min(top.min(), bottom.min()) > 0 and np.isfinite([top, bottom]).all():
-        of_logs = _of_mean(np.log(top / bottom))
+        of_logs = mean_interval(np.log(top / bottom))
         ends = (of_logs.value, of_logs.low, of_logs.high)
         value, low, high = (None if end is None else math.exp(end) for end in ends)
         values = tuple(map(math.exp, of_logs.values))
@@ -79,7 +89,7 @@ def ratio_interval(numerators: Values, denominators: Values) -> Estimate:
 def difference_interval(minuends: Values, subtrahends: Values) -> Estimate:
     """Mean paired difference and Student's interval; position i belongs to the same seed."""
     left, right = _pairs(minuends, subtrahends)
-    return _of_mean(left - right)
+    return mean_interval(left - right)
 
 
 def paired_p_value(left: Values, right: Values, *, ratio: bool) -> float | None:
@@ -113,19 +123,6 @@ def _pairs(left: Values, right: Values) -> tuple[Floats, Floats]:
     if len(left) != len(right):
         raise ValueError(f"pairs need equal lengths, not {[len(left), len(right)]}")
     return np.asarray(left, dtype=float), np.asarray(right, dtype=float)
-
-
-def _of_mean(values: Floats) -> Estimate:
-    n = len(values)
-    if n == 0:
-        return NOTHING
-    value = float(values.mean())
-    if not math.isfinite(value):
-        return Estimate(value=None, n=n)
-    if n < ENOUGH_SEEDS:
-        return Estimate(value=value, n=n, values=tuple(np.sort(values).tolist()) if n > 1 else ())
-    half = _quantile(n) * float(values.std(ddof=1)) / math.sqrt(n)
-    return Estimate(value=value, low=value - half, high=value + half, n=n)
 
 
 @lru_cache(maxsize=32)
