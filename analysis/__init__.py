@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing these takes a second
     from analysis.data.load import Frames
     from analysis.report.writing import ReportPaths
 
-__all__ = ["load", "update_readme", "write_index", "write_report"]
+__all__ = ["load", "write_report"]
 
 
 def load(results_dir: Path | str, experiment: str | None = None) -> Frames:
@@ -48,30 +48,3 @@ def write_report(results_dir: Path | str, experiment: str | None = None) -> Repo
     from analysis.report import writing
 
     return writing.write_report(Path(results_dir), experiment)
-
-
-def write_index(results_dir: Path | str) -> Path | None:
-    """Write `results_dir/report/index.html`, which links to the experiments' reports.
-
-    Returns:
-        The page, or None where no experiment has a report; then the folder is removed.
-    """
-    from analysis.report import writing
-
-    return writing.write_index(Path(results_dir))
-
-
-def update_readme(results_dir: Path | str, experiment: str | None = None) -> Path:
-    """Keep results in `experiments/results/NAME/`, and write the tables of README and docs/.
-
-    Returns:
-        The folder of the kept results.
-
-    Raises:
-        ValueError: as in `load`; there is no ok run; or the marks of a page do not match.
-    """
-    from analysis.report import kept_results
-
-    folder = kept_results.keep(Path(results_dir), experiment, root=kept_results.ROOT)
-    kept_results.write_readme(root=kept_results.ROOT)
-    return folder

@@ -185,9 +185,9 @@ def clean(what: str | None, out: Path, *, yes: bool) -> bool:
         return leftovers.clean_leftovers(folder, print, confirm)
     done = leftovers.clean_experiment(place.results, place.experiment, print, confirm)
     if done:
-        import analysis  # imports what draws figures, which takes a second
+        from analysis.report import writing  # imports what draws figures, which takes a second
 
-        analysis.write_index(place.results)
+        writing.write_index(place.results)
     return done
 
 

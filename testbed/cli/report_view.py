@@ -73,7 +73,8 @@ def keep(place: Place) -> None:
     console = terminal.console()
     try:
         for name in _names(place):
-            folder = analysis.update_readme(place.results, name)
+            folder = kept_results.keep(place.results, name, root=kept_results.ROOT)
+            kept_results.write_readme(root=kept_results.ROOT)
             terminal.say(console, f"kept: {folder}")
             refused, remarks = verification.of_commits(folder)
             wrong = [f"{line}; ./lab verify-results refuses these results" for line in refused]

@@ -243,7 +243,7 @@ def test_each_experiment_has_a_report_and_the_index_leads_to_them(tmp_path, undr
         paths = analysis.write_report(tmp_path, name)
         assert paths.index == tmp_path / name / "report" / "index.html"
     ResultsBuilder(tmp_path, experiment="three").plan("dblp-s1", arm="dblp", seed=1)
-    index = analysis.write_index(tmp_path)
+    index = writing.write_index(tmp_path)
     assert index == paths.overview == tmp_path / "report" / "index.html"
     page = index.read_text()
     for target in re.findall(r'href="([^"]+)"', page):
@@ -259,11 +259,11 @@ def test_an_index_without_experiments_goes(tmp_path, undrawn):
     three_arms(tmp_path)
     analysis.write_report(tmp_path)
     shutil.rmtree(tmp_path / "quick")
-    assert analysis.write_index(tmp_path) is None
+    assert writing.write_index(tmp_path) is None
     assert not list(tmp_path.iterdir())
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "thesis.pdf").write_text("of somebody else")
-    assert analysis.write_index(tmp_path) is None
+    assert writing.write_index(tmp_path) is None
     assert (tmp_path / "report" / "thesis.pdf").exists()
 
 
@@ -315,7 +315,7 @@ def test_the_policy_of_each_page_allows_its_own_programs_and_no_connection(tmp_p
     build = ResultsBuilder(tmp_path)
     add_times(build.run(arm="dblp", seed=1))
     paths = analysis.write_report(tmp_path)
-    analysis.write_index(tmp_path)
+    writing.write_index(tmp_path)
     timeline = paths.index.with_name("timeline.html")
     for path in (paths.index, timeline, tmp_path / "report" / "index.html"):
         page = path.read_text()
