@@ -77,20 +77,6 @@ def between(low: str, high: str) -> str:
     return f"{low} to {high}" if "-" in low + high else f"{low}{TO}{high}"
 
 
-def with_interval(estimate: Estimate, unit: Unit = RATIO) -> str:
-    """For running text: `612 ms (598-640, n = 5)`."""
-    if estimate.value is None:
-        return DASH
-    value = f"{number(estimate.value, unit)} {unit.symbol}".rstrip()
-    return f"{value} {brackets(estimate, unit)}"
-
-
-def brackets(estimate: Estimate, unit: Unit = RATIO) -> str:
-    """`(598-640, n = 5)`, `(values 598, 640, n = 2)`, or `(n = 1)`."""
-    parts = [part for part in (spread(estimate, unit), f"n = {estimate.n}") if part]
-    return f"({', '.join(parts)})"
-
-
 def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.2g}" if p < 0.1 else f"= {p:.2f}"
 

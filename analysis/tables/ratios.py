@@ -279,6 +279,7 @@ def _not_compared(summary: dict[str, Any]) -> str:
             value = entry(summary, "arms", arm, metric)
             if value.value is not None:
                 unit = formatting.unit_for(describe(metric).unit, (value.value,))
-                shown = formatting.with_interval(value, unit)
-                return f"{arm}: {describe(metric).label} {shown}"
+                cell = rendering.measured(value, unit)
+                label = describe(metric).label
+                return f"{arm}: {label} {cell.text} {unit.symbol} ({cell.detail})"
     return "no run is ok yet: the table of runs says why"

@@ -10,6 +10,7 @@ from analysis.data.load import load
 from analysis.report.html import to_html
 from analysis.statistics import Estimate
 from analysis.summary.document import summarise
+from analysis.tables import rendering
 from analysis.tables.by_arm import main_table
 from analysis.tables.rendering import Cell, Table, narrowed, to_csv, to_latex, to_markdown, to_text
 from analysis.tables.setup import arm_settings_table
@@ -95,14 +96,12 @@ def test_numbers_have_three_digits(value, text):
 def test_an_interval_has_the_decimals_of_its_value():
     unit = formatting.Unit("ms", 1e3)
     estimate = Estimate(value=0.6124, low=0.59811, high=0.64, n=2)
-    assert formatting.with_interval(estimate, unit) == "612 ms (598\u2013640, n = 2)"
+    assert rendering.measured(estimate, unit) == Cell(text="612", detail="598\u2013640, n = 2")
     assert formatting.spread(Estimate(value=0.1, low=-0.25, high=0.3, n=2)) == "-0.250 to 0.300"
-    assert formatting.with_interval(Estimate(value=2.0, n=1)) == "2.00 x (n = 1)"
-    assert formatting.with_interval(Estimate(value=None)) == "\u2014"
+    assert rendering.measured(Estimate(value=2.0, n=1)) == Cell(text="2.00", detail="n = 1")
     noise = Estimate(value=2e-8, low=-2e-8, high=0.0123, n=2)
-    assert (
-        formatting.with_interval(noise, formatting.POINTS) == "0.00 points (0.00\u20131.23, n = 2)"
-    )
+    in_points = Cell(text="0.00", detail="0.00\u20131.23, n = 2")
+    assert rendering.measured(noise, formatting.POINTS) == in_points
 
 
 def test_latex_is_escaped():
