@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -16,7 +16,7 @@ from analysis.data.metrics import TASK_METRICS, describe
 from analysis.figures import style
 from analysis.figures.style import ArmStyle
 from analysis.summary.document import CONTRASTED
-from analysis.summary.lookup import bounded_metric, entry, factors_text, pairs, points
+from analysis.summary.lookup import bounded_metric, entry, factors_text, pairs, points, with_values
 
 _LONG_LABEL = 8
 _PAPER_ALPHA = 0.22
@@ -37,7 +37,7 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
     if len({right for _, right in pairs(summary)}) > 1:
         return None  # an axis has one reference
     names = [pair for _, pair in compared]
-    metric = _first(CONTRASTED, parts, "ratios", names)
+    metric = next(iter(with_values(parts, "ratios", names, CONTRASTED)), None)
     if metric is None or len(values[along]) < 2:
         return None
     panels: dict[str, list[dict[str, Any]]] = {}
@@ -88,15 +88,6 @@ def ratios_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) ->
     return figure
 
 
-def _first(
-    metrics: Sequence[str], parts: list[dict[str, Any]], section: str, names: Iterable[str]
-) -> str | None:
-    for metric in metrics:
-        if any(entry(p, section, name, metric).value is not None for p in parts for name in names):
-            return metric
-    return None
-
-
 def _bounds(
     axes: Axes,
     cells: list[dict[str, Any]],
@@ -134,7 +125,7 @@ def learning_along_factor(summary: dict[str, Any], styles: dict[str, ArmStyle]) 
     """Every arm's final test metric and mean latency, along a factor that is a number."""
     parts = points(summary)
     names = list(parts[0]["factors"]) if parts else []
-    metric = _first(TASK_METRICS, parts, "arms", summary["arms"])
+    metric = next(iter(with_values(parts, "arms", summary["arms"], TASK_METRICS)), None)
     if metric is None or len(names) != 1 or len(parts) < _FEWEST_ALONG:
         return None
     levels = [point["factors"][names[0]] for point in parts]

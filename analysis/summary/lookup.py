@@ -38,10 +38,20 @@ def entry(summary: Mapping[str, Any], section: str, name: str, metric: str) -> E
     return Estimate.of_json(stored) if "value" in stored else NOTHING
 
 
-def p_value(
-    summary: Mapping[str, Any], section: str, name: str, metric: str, key: str = "p_value"
-) -> float | None:
-    value: float | None = _find(summary, section, name, metric).get(key)
+def with_values(
+    parts: Sequence[Mapping[str, Any]], section: str, names: Iterable[str], metrics: Sequence[str]
+) -> list[str]:
+    """Those of some metrics that an arm or a pair has in any part: a point, a contrast."""
+    places = [(part, name) for part in parts for name in names]
+    return [
+        metric
+        for metric in metrics
+        if any(entry(part, section, name, metric).value is not None for part, name in places)
+    ]
+
+
+def p_value(summary: Mapping[str, Any], section: str, name: str, metric: str) -> float | None:
+    value: float | None = _find(summary, section, name, metric).get("p_value")
     return value
 
 

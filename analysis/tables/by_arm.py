@@ -141,15 +141,8 @@ def _names(cell: dict[str, Any], path: str = "") -> Iterator[str]:
 def metric_tables(
     summary: dict[str, Any], *, only: Sequence[str] = in_table("points")
 ) -> list[Table]:
-    return [
-        _metric_table(summary, name)
-        for name in only
-        if any(
-            entry(point, "arms", arm, name).value is not None
-            for point in points(summary)
-            for arm in point["arms"]
-        )
-    ]
+    shown = lookup.with_values(points(summary), "arms", summary["arms"], only)
+    return [_metric_table(summary, name) for name in shown]
 
 
 def _metric_table(summary: dict[str, Any], name: str) -> Table:

@@ -144,15 +144,8 @@ def ratio_table(summary: dict[str, Any]) -> Table:
 
 def point_tables(summary: dict[str, Any], *, only: Sequence[str] = CONTRASTED) -> list[Table]:
     """Every arm over the reference at each point; the gather's in bursts beside the bounds."""
-    return [
-        _point_table(summary, metric)
-        for metric in only
-        if any(
-            entry(part, "ratios", pair, metric).n
-            for part in points(summary)
-            for pair in ratio_names(summary)
-        )
-    ]
+    shown = lookup.with_values(points(summary), "ratios", ratio_names(summary), only)
+    return [_point_table(summary, metric) for metric in shown]
 
 
 def _point_table(summary: dict[str, Any], metric: str) -> Table:
@@ -183,11 +176,8 @@ def _point_table(summary: dict[str, Any], metric: str) -> Table:
 def contrast_table(summary: dict[str, Any]) -> Table:
     """The contrasts of the first metric that has any: a row per pair of neighbouring points."""
     contrasts, names = summary.get("contrasts") or [], ratio_names(summary)
-
-    def is_contrasted(metric: str) -> bool:
-        return any(entry(part, "ratios", pair, metric).n for part in contrasts for pair in names)
-
-    metric = next(filter(is_contrasted, CONTRASTED), CONTRASTED[0])
+    shown = lookup.with_values(contrasts, "ratios", names, CONTRASTED)
+    metric = next(iter(shown), CONTRASTED[0])
     lines = []
     for contrast in contrasts:
         ends = {end: factors_text(contrast[end]) for end in ("from", "to")}
