@@ -90,7 +90,7 @@ class SettingsReader:
 
     def listen(self) -> None:
         try:
-            self._listener = _Listener(self._network).start()
+            self._listener = _Listener(self._network)
         except (OSError, CommandError) as error:
             self.failures.append(f"during the training: {error}")
 
@@ -142,10 +142,7 @@ class _Listener:
         self._stop = os.eventfd(0)
         self._poll.register(self._stop, select.POLLIN)
         self._thread = threading.Thread(target=self._listen, daemon=True)
-
-    def start(self) -> _Listener:
         self._thread.start()
-        return self
 
     def finish(self) -> tuple[list[_Change], list[str]]:
         os.eventfd_write(self._stop, 1)

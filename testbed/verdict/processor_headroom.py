@@ -47,9 +47,9 @@ class Stall:
 
 
 class CoreTicks:
-    """Reads the clock on every processor, from `start` until `finish`."""
+    """Reads the clock on every processor, from its making until `finish`."""
 
-    def start(self) -> CoreTicks:
+    def __init__(self) -> None:
         self._began_s = now_s()
         self._done = False
         self._stalls: dict[int, Stall] = {}
@@ -61,7 +61,6 @@ class CoreTicks:
         ]
         for thread in self._threads:
             thread.start()
-        return self
 
     def finish(self) -> list[Stall]:
         self._done = True
@@ -139,10 +138,7 @@ class WaitWatch:
         self._longest_window_s = 0.0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def start(self) -> WaitWatch:
         self._thread.start()
-        return self
 
     def finish(self) -> tuple[dict[str, Wait | None], float]:
         """Stop; return the worst second of each process, and the longest between two readings."""
@@ -222,13 +218,9 @@ class Headroom:
 
 class Watch:
     def __init__(self, processes: Mapping[str, int]) -> None:
-        self._processes = processes
-
-    def start(self) -> Watch:
         self._before = self._read()
-        self._waits = WaitWatch(self._processes).start()
-        self._cores = CoreTicks().start()
-        return self
+        self._waits = WaitWatch(processes)
+        self._cores = CoreTicks()
 
     def finish(self) -> Headroom:
         waited, longest_window_s = self._waits.finish()
@@ -379,10 +371,7 @@ class StandstillWatch:
         self._all = Standstill(part=ALL)
         self._done = False
         self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def start(self) -> StandstillWatch:
         self._thread.start()
-        return self
 
     def finish(self) -> list[Standstill]:
         self._done = True

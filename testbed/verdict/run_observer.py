@@ -61,11 +61,11 @@ class RunObserver:
         self._before = self._read()
         self._settings.listen()
         self._settings.compare("before")
-        self._watch = Watch(self._own).start()
+        self._watch = Watch(self._own)
 
     @contextmanager
     def attended(self, sampler: int) -> Iterator[None]:
-        watch = StandstillWatch({**self._own, "sampler": sampler}).start()
+        watch = StandstillWatch({**self._own, "sampler": sampler})
         try:
             yield
         finally:

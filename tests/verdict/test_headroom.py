@@ -38,7 +38,7 @@ def test_a_thread_that_shares_its_processor_waits_and_one_that_sleeps_does_not()
         busy, *_ = (programs.enter_context(busy_process(PINNED, processor)) for _ in range(3))
         idle = programs.enter_context(busy_process("import time; time.sleep(60)"))
         time.sleep(0.3)
-        watch = Watch({"busy": busy.pid, "idle": idle.pid}).start()
+        watch = Watch({"busy": busy.pid, "idle": idle.pid})
         time.sleep(1.3)
         record = watch.finish()
     busy_waited, idle_waited = record.waited["busy"], record.waited["idle"]
@@ -54,7 +54,7 @@ def test_a_kernel_that_counts_no_time_or_forgets_its_pressure_gives_no_share(mon
     monkeypatch.setattr(process_status, "machine_ticks", lambda: MachineTicks(5, 0, 10))
     pressures = iter([7.0, None])
     monkeypatch.setattr(processor_headroom, "_pressure_us", lambda: next(pressures))
-    record = Watch({}).start().finish()
+    record = Watch({}).finish()
     assert (record.others, record.pressure, record.contended) == (None, None, None)
 
 
@@ -64,7 +64,7 @@ def scripted(monkeypatch, readings):
     monkeypatch.setattr(processor_headroom, "run_delays", lambda pid: {pid: next(delays)})
     for name in ("start", "join"):
         monkeypatch.setattr(processor_headroom.threading.Thread, name, lambda self: None)
-    return WaitWatch({"switch": 7}).start()
+    return WaitWatch({"switch": 7})
 
 
 def test_the_worst_second_counts_and_not_the_mean(monkeypatch):
@@ -107,7 +107,7 @@ def test_a_thread_that_hardly_runs_is_not_judged_unless_it_just_did(monkeypatch,
 def test_a_process_that_is_gone_has_no_value():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert WaitWatch({"gone": ended.pid}).start().finish()[0] == {"gone": None}
+    assert WaitWatch({"gone": ended.pid}).finish()[0] == {"gone": None}
 
 
 def test_a_processor_that_stands_still_is_found_with_the_time(monkeypatch):
@@ -123,7 +123,7 @@ def test_a_processor_that_stands_still_is_found_with_the_time(monkeypatch):
         sleep(wanted_s + 0.05 * (processor == still and slept[processor] == 10))
 
     monkeypatch.setattr(processor_headroom.time, "sleep", one_long_sleep)
-    ticks = CoreTicks().start()
+    ticks = CoreTicks()
     sleep(0.4)
     stalls = {stall.processor: stall for stall in ticks.finish()}
     assert set(stalls) == os.sched_getaffinity(0)
@@ -149,7 +149,7 @@ def test_a_part_that_is_stopped_stands_still_and_one_that_sleeps_or_computes_doe
     """`busy_process` computes for ever after its program."""
     with busy_process(SLEEPING) as idle, busy_process(program) as stopped:
         time.sleep(0.2)
-        watch = StandstillWatch({"idle": idle.pid, "stopped": stopped.pid}).start()
+        watch = StandstillWatch({"idle": idle.pid, "stopped": stopped.pid})
         time.sleep(0.1)
         os.kill(stopped.pid, signal.SIGSTOP)
         began_s = time.monotonic()
@@ -168,7 +168,7 @@ def test_a_watch_that_was_suspended_itself_finds_that_all_stood_still(monkeypatc
     """The clock that goes on in a suspended machine jumps by 3 s; the other one does not."""
     ahead_s = 0.0
     monkeypatch.setattr(processor_headroom, "now_s", lambda: time.monotonic() + ahead_s)
-    watch = StandstillWatch({}).start()
+    watch = StandstillWatch({})
     time.sleep(0.1)
     ahead_s = 3.0
     time.sleep(0.1)
@@ -202,6 +202,6 @@ def test_a_quarter_of_the_median_round_passes_if_that_is_more(length_s, still_s,
 def test_what_could_not_be_watched_is_not_measured():
     gate = gate_of("standstill_s", standstills=[], rounds=[])
     assert gate.outcome == "not measured"
-    watched = StandstillWatch({"gone": 1 << 22}).start().finish()
+    watched = StandstillWatch({"gone": 1 << 22}).finish()
     gate = gate_of("standstill_s", standstills=watched, rounds=[])
     assert (gate.outcome, "statistics of gone" in gate.note) == ("not measured", True)
