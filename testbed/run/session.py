@@ -48,14 +48,6 @@ class LabSession:
         return self.directory / "logs"
 
     @property
-    def impairment_log(self) -> Path:
-        return self.directory / "events" / "impairments.jsonl"
-
-    @property
-    def controller_socket(self) -> Path:
-        return self.private / "controller.sock"
-
-    @property
     def info(self) -> LabInfo:
         return self.network.info
 
@@ -69,6 +61,9 @@ class LabSession:
             self.directory = self.private / "run"
             for name in ("events", "logs"):
                 (self.directory / name).mkdir(parents=True)
+        self.impairment_log = self.directory / "events" / "impairments.jsonl"
+        self.controller_socket = self.private / "controller.sock"
+        self._description = self.private / "lab.json"
         self.processes = Processes(self.logs)
         address, port = sandbox.CONTROLLER_ADDRESS
         self.processes.spawn(
@@ -80,10 +75,6 @@ class LabSession:
             ],
             receives=True,
         )
-
-    @property
-    def _description(self) -> Path:
-        return self.private / "lab.json"
 
     def build(self, *, data_ports: tuple[int, int] | None = None) -> None:
         """Start Open vSwitch, build the network, shape its links, let the controller drive it."""
@@ -225,7 +216,6 @@ class LabSession:
             with recorder.recording(self.info.hosts, names, self.directory / "pcap") as recordings:
                 yield
         finally:
-            facts = run_directory.read_json(self.directory / "manifest.json")
-            run_directory.write_json(
-                self.directory / "manifest.json", facts | {"captures": recordings}
-            )
+            path = self.directory / "manifest.json"
+            facts = run_directory.read_json(path) | {"captures": recordings}
+            run_directory.write_json(path, facts)

@@ -54,7 +54,6 @@ def in_sandbox(order: dict[str, Any], messages: Messages) -> dict[str, Any] | No
     from testbed.scripting.server import LabServer
 
     server = LabServer(lab, messages, calibrated=order["calibrated"])
-    server.begin()
     messages.answer(order, server.description())
     server.serve()
     return None

@@ -34,7 +34,7 @@ Answer = tuple[dict[str, Any], list[int]]
 
 
 class LabServer:
-    """Builds a lab, samples it, and answers requests about it and its programs."""
+    """Builds a lab, calibrates it if it is to be judged, samples it, and answers requests."""
 
     def __init__(self, lab: LabSession, messages: Messages, *, calibrated: bool) -> None:
         self._messages, self._numbers = messages, itertools.count()
@@ -42,10 +42,6 @@ class LabServer:
         self._lab, self._calibrated = lab, calibrated
         self._impairments = by_hand.take_over_impairments(lab.config)
         self._sampling = ExitStack()
-
-    def begin(self) -> None:
-        """Build the lab; calibrate it where it is to be judged."""
-        lab = self._lab
         lab.build()
         # Any host may open TCP connections to any other.
         flows = {"hosts": list(lab.info.hosts), "ports": (1, 65535), "centre": None}
