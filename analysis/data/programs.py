@@ -28,32 +28,26 @@ def with_metrics(frame: pl.DataFrame, runs: Sequence[Run]) -> pl.DataFrame:
     of_run = {run.key: measured(run.directory) for run in runs if run.directory}
     names = sorted({name for values in of_run.values() for name in values}, key=order)
     return frame.with_columns(
-        pl.Series(
-            name, [of_run.get(key, {}).get(name) for key in frame["run_key"]], dtype=pl.Float64
-        )
+        pl.Series(name, [of_run.get(key, {}).get(name) for key in frame["run_key"]], pl.Float64)
         for name in names
     )
 
 
 def measured(directory: Path) -> dict[str, float]:
     programs = workload(directory)
-    times = [
-        (float(program["began_s"]), float(program["ended_s"]))
-        for program in programs
-        if program.get("began_s") and program.get("ended_s")
-    ]
-    if not times:
+    ended = [program for program in programs if program.get("began_s") and program.get("ended_s")]
+    if not ended:
         return {}
-    began_s, ended_s = min(began for began, _ in times), max(ended for _, ended in times)
     queues = logs.samples(directory, "queues")
     inside = _announced(directory, queues)
     if inside is None:
-        inside = pl.col("t_s").is_between(began_s, ended_s)
+        began_s = min(float(program["began_s"]) for program in ended)
+        inside = pl.col("t_s").is_between(began_s, max(program["ended_s"] for program in ended))
     queues = queues.filter(inside)
     hosts = {str(program.get("host")) for program in programs}
     values = dict(_waits(directory, programs))
-    for program in programs:
-        if program.get("began_s") and program.get("ended_s") and not program.get("service"):
+    for program in ended:
+        if not program.get("service"):
             duration_s = program["ended_s"] - program["began_s"]
             values[f"programs.{_key(program['name'])}.duration_s"] = duration_s
     values |= dict(_flows(logs.samples(directory, "flows"), inside))

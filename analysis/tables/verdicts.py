@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -55,10 +55,6 @@ def run_table(results: Results, *, not_ok: bool = False) -> Table:
     )
 
 
-def _counted(words: Iterable[str]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in Counter(words).items())
-
-
 def _gates(run: Run) -> Cell | None:
     if not run.gates:
         return None
@@ -69,8 +65,9 @@ def _gates(run: Run) -> Cell | None:
             value = f"{gate['outcome']}, {gate.get('note')}"
         details.append(f"{gate.get('name')}: {value}")
     details += [f"waived: {words}" for words in evidence.waived([run])]
+    counts = Counter(gate["outcome"] for gate in run.gates)
     return Cell(
-        text=_counted(gate["outcome"] for gate in run.gates),
+        text=", ".join(f"{count} {outcome}" for outcome, count in counts.items()),
         detail="; ".join(details),
         tone="bad" if any(evidence.stops(gate) for gate in run.gates) else "",
     )

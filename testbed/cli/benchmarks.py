@@ -71,8 +71,7 @@ def rates(
     from testbed.bench import rates
 
     seeds = range(rates.SEEDS[0], rates.SEEDS[0] + (selection.seeds or len(rates.SEEDS)))
-    chosen = dataclasses.replace(_with_seeds(selection, seeds), seeds=None)
-    rates.run(chosen.loaded(), json_file=json_file)
+    rates.run(_with_seeds(selection, seeds).loaded(), json_file=json_file)
 
 
 @app.command(epilog="Example: ./lab bench layers dblp-calm --out layers.yaml")
@@ -94,9 +93,9 @@ def layers(
 
     first, count = rates.SEEDS[0], selection.seeds or _LAYERS_SEEDS
     chosen = _with_seeds(selection, range(first, first + count))
-    layers.run(dataclasses.replace(chosen, seeds=None).loaded(), margin=margin, file=file)
+    layers.run(chosen.loaded(), margin=margin, file=file)
 
 
 def _with_seeds(selection: Selection, seeds: Iterable[int]) -> Selection:
     settings = [*(selection.settings or ()), f"seeds={list(seeds)}"]
-    return dataclasses.replace(selection, settings=settings)
+    return dataclasses.replace(selection, settings=settings, seeds=None)

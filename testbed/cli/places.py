@@ -113,7 +113,8 @@ def run(what: str | None, results: Path) -> Path:
     if what is None or is_yaml or path.is_dir() or _is_name(what, results):
         place = find(what, results)
         if ended := [status.parent for status in place.glob(_STATUS)]:
-            not_ok = [run for run in ended if not _is_attempt(run) and not _is_ok(run)]
+            last = [run for run in ended if not _is_attempt(run)]
+            not_ok = [run for run in last if RunDirectory(run).verdict() != "ok"]
             candidates = not_ok if place.experiment is not None and not_ok else ended
             return max(candidates, key=lambda run: (run / _STATUS).stat().st_mtime)
     ended = [status.parent for status in Place(results=results).glob(_STATUS)]
@@ -136,10 +137,6 @@ def run(what: str | None, results: Path) -> Path:
 def _is_attempt(run: Path) -> bool:
     """Tell whether a run was executed again since."""
     return key_of(run.name) != run.name
-
-
-def _is_ok(run: Path) -> bool:
-    return RunDirectory(run).verdict() == "ok"
 
 
 def _refuse_empty(what: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -407,7 +407,7 @@ class _Differences:
         if way.receiver.pid is not None:  # by rules with a counter
             return self._after.filter_drops.get(host, 0) - self._before.filter_drops.get(host, 0)
         # A switch: by an XDP program, whose owner alone can read its counter.
-        return self._sum("loss", "dropped", way.is_target)
+        return self._sum("loss", "dropped", way)
 
     def _offered(self, way: _Way) -> tuple[int, bool]:
         """Count packets that a switch's tables sent to a port; false if there were more."""
@@ -447,13 +447,13 @@ class _Differences:
     # Impairments, by where they acted
 
     def _burst_frames(self, way: _Way) -> int:
-        return self._sum("burst", "frames_sent", way.is_target)
+        return self._sum("burst", "frames_sent", way)
 
-    def _sum(self, kind: str, key: str, is_here: Callable[[Mapping[str, Any]], bool]) -> int:
+    def _sum(self, kind: str, key: str, way: _Way) -> int:
         return sum(
             int(event.get(key) or 0)
             for event in self._ends_of_impairments
-            if event.get("counts_as") == kind and is_here(event)
+            if event.get("counts_as") == kind and way.is_target(event)
         )
 
 
