@@ -26,6 +26,7 @@ from analysis.data.load import Results
 from analysis.data.metrics import METRICS, TOLERANCE_VARIED, is_metric, is_tail_quantile
 
 Column = pl.DataType | type[pl.DataType]
+Document = dict[str, Any]
 SCHEMA = 1
 EXPERIMENT, PLAN = "experiment.json", "plan.jsonl"
 ATTEMPTS, GATES, ROWS, MANIFEST = "attempts.csv", "gates.csv", "rows.csv", "manifest.json"
@@ -337,9 +338,7 @@ def _plan(path: Path, document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return by_key
 
 
-def _run(
-    place: str, row: dict[str, Any], entry: dict[str, Any] | None, gates: list[dict[str, Any]]
-) -> Run:
+def _run(place: str, row: Document, entry: Document | None, gates: list[Document]) -> Run:
     if row["verdict"] not in (*VERDICTS, MISSING):
         valid = ", ".join((*VERDICTS, MISSING))
         raise ValueError(f"{place}: verdict {row['verdict']!r}; valid: {valid}")
@@ -355,9 +354,7 @@ def _run(
     )
 
 
-def _completed(
-    run: Run, shared: dict[str, Any], entry: dict[str, Any], manifest: dict[str, Any]
-) -> Run:
+def _completed(run: Run, shared: Document, entry: Document, manifest: Document) -> Run:
     if "config" not in entry:
         return run
     config = joined(shared, entry["config"]) | {name: entry[name] for name in _OF_A_RUN}

@@ -148,7 +148,7 @@ def load(results_dir: Path, experiment: str | None = None) -> Results:
     folder = _find_experiment(results_dir, experiment)
     problems: list[str] = []
     document, plan = (
-        logs.read_document(folder / name, problems, require_schema=True)
+        logs.read_document(folder / name, problems, needs_schema=True)
         for name in ("experiment.json", "plan.json")
     )
     planned = plan.get("runs") or []

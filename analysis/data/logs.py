@@ -103,9 +103,7 @@ ROUNDS, TRANSFERS, TRAINING, IMPAIRMENTS = (
 )
 
 
-def read_document(
-    path: Path, problems: list[str], *, require_schema: bool = False
-) -> dict[str, Any]:
+def read_document(path: Path, problems: list[str], *, needs_schema: bool = False) -> dict[str, Any]:
     """A JSON object; empty, with a remark in `problems`, where there is none to read."""
     try:
         document = json.loads(path.read_bytes())
@@ -121,7 +119,7 @@ def read_document(
     schema = document.get("schema", SCHEMA)
     if schema == SCHEMA:
         return document
-    if require_schema:
+    if needs_schema:
         raise ValueError(
             f"{path}: schema {schema!r}; valid: {SCHEMA}. These results are of another version of "
             f"the lab: run './lab run {path.parent.name} --out OTHER-DIR', or read them with the "

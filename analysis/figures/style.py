@@ -290,9 +290,7 @@ def add_legend(
     renderer = FigureCanvasAgg(figure).get_renderer()
     for columns in (3, 2, 1):
         # matplotlib fills columns first; people read rows first.
-        in_rows = [
-            handles[i] for column in range(columns) for i in range(column, len(handles), columns)
-        ]
+        in_rows = [handle for column in range(columns) for handle in handles[column::columns]]
         legend = figure.legend(
             handles=in_rows,
             loc="outside upper left",

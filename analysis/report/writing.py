@@ -107,7 +107,7 @@ def _resumable(results: Results) -> bool:
 
 def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
     arms_table = setup.program_table if results.runs_programs else setup.arm_settings_table
-    by_point, ratios_by_point = by_arm.metric_tables(summary), ratios.point_tables(summary)
+    by_point, ratio_tables = by_arm.metric_tables(summary), ratios.point_tables(summary)
     return {
         "main": by_arm.main_table(summary),
         "ratios": ratios.ratio_table(summary),
@@ -120,9 +120,7 @@ def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:
         "not-ok": verdicts.run_table(results, not_ok=True),
         "gates": verdicts.gate_table(results),
         **{f"point-{number}": table for number, table in enumerate(by_point, start=1)},
-        **{
-            f"point-ratios-{number}": ratio for number, ratio in enumerate(ratios_by_point, start=1)
-        },
+        **{f"point-ratios-{number}": table for number, table in enumerate(ratio_tables, start=1)},
         "contrasts": ratios.contrast_table(summary),
         "arms": arms_table(results),
     }

@@ -149,10 +149,8 @@ def within_arm(claims: Sequence[Claim], runs: Sequence[Run], per_run: pl.DataFra
             for point, of_point in zip(_POINTS, of_points, strict=True)
         )
         apart = pairing.no_pairs(both, *_POINTS)
-        words = (" / " if claim.section == "ratios" else " - ").join(
-            map(factors_text, claim.points)
-        )
-        words = f"{claim.arms[0]}: {words}"
+        sign = " / " if claim.section == "ratios" else " - "
+        words = f"{claim.arms[0]}: {sign.join(map(factors_text, claim.points))}"
         for metric in claim.metrics:
             differ = metric in TASK_METRICS
             mean = pl.col(metric).mean() if differ else pl.col(metric).log().mean().exp()

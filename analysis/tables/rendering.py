@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from analysis import formatting
-from analysis.formatting import Unit
+from analysis.formatting import DASH, Unit
 from analysis.statistics import Estimate
 
 
@@ -29,9 +29,7 @@ Shown = str | Cell | None  # what a cell holds; without a text a dash
 
 
 def row(*cells: Shown) -> list[Cell]:
-    return [
-        cell if isinstance(cell, Cell) else Cell(text=cell or formatting.DASH) for cell in cells
-    ]
+    return [cell if isinstance(cell, Cell) else Cell(text=cell or DASH) for cell in cells]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,4 +224,4 @@ def measured(
 
 
 def missing(*, note: str = "", detail: str = "") -> Cell:
-    return Cell(text=formatting.DASH, note=note, detail=detail, tone="quiet")
+    return Cell(text=DASH, note=note, detail=detail, tone="quiet")

@@ -126,10 +126,8 @@ def build_site(folder: Path) -> Path:
     argv = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     argv += ["--config-file", str(_ROOT / "mkdocs.yml"), "--site-dir", str(folder.resolve())]
     # The theme's makers announce another product at each build; it is no warning of ours.
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
-    done = subprocess.run(
-        argv, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(argv, cwd=_ROOT, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         messages = [line for line in done.stderr.splitlines() if not line.startswith("INFO")]
         print("\n".join(messages), file=sys.stderr)

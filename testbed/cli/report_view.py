@@ -85,14 +85,12 @@ def keep(place: Place) -> None:
 
 
 def verify(*, write: bool, root: Path = kept_results.ROOT) -> bool:
-    count = len(verification.results(root))
-    print(f"recomputing {count} kept results, then the numbers of the pages", flush=True)
+    count, say = len(verification.results(root)), functools.partial(print, flush=True)
+    say(f"recomputing {count} kept results, then the numbers of the pages")
     try:
         if write:
             verification.renew(root=root)
-        verified = verification.verify(
-            root=root, key_of=key_of, say=functools.partial(print, flush=True)
-        )
+        verified = verification.verify(root=root, key_of=key_of, say=say)
     except ValueError as error:
         raise InputError(str(error)) from None
     for line in verified.remarks:

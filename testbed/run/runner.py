@@ -27,7 +27,7 @@ from testbed.run.processes import how_ended
 from testbed.shared import run_directory, units
 from testbed.shared.input_error import InputError
 from testbed.shared.messages import MessageError
-from testbed.shared.run_directory import InUseError, RunDirectory, Verdict
+from testbed.shared.run_directory import InUseError, RunDirectory, Verdict, write_status
 from testbed.verdict.gates import STOPPING
 
 OnProgress = Callable[[dict[str, Any]], None]
@@ -117,9 +117,7 @@ def carry_out(
             """Write the verdict that the supervisor left out."""
             if not (directory / "status.json").exists():
                 wall_s = time.monotonic() - began_s
-                run_directory.write_status(
-                    directory, verdict, reason, began_at=began_at, wall_s=wall_s
-                )
+                write_status(directory, verdict, reason, began_at=began_at, wall_s=wall_s)
 
         try:
             error = _in_sandbox(directory, on_progress, last=last)

@@ -109,9 +109,7 @@ class Routes:
     def _nearer(self, switch: str, last: str) -> list[str]:
         """The nodes next to a switch that are a link nearer to the last one, by name."""
         if last not in self._distances:
-            self._distances[last] = dict(
-                networkx.single_source_shortest_path_length(self._graph, last)
-            )
+            self._distances[last] = networkx.single_source_shortest_path_length(self._graph, last)
         distances = self._distances[last]
         nearer = distances[switch] - 1
         return sorted(node for node in self._graph[switch] if distances[node] == nearer)

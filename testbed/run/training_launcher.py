@@ -108,9 +108,7 @@ def main() -> None:
     # It must not outlive the server, and no worker may speak to the controller or the command.
     servers_alone = (listener, controller, descriptor)
     children = fork_all(task(_SERVER, serve), tasks, directory, gate, servers_alone=servers_alone)
-    pids = {
-        name: pid for pid, process in children.items() for name in tasks.get(process, {_SERVER})
-    }
+    pids = {name: pid for pid, group in children.items() for name in tasks.get(group, {_SERVER})}
     with contextlib.closing(_connect_to_controller(context)) as client:
         client.processes(pids)
     for end in gate:
