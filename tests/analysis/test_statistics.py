@@ -192,25 +192,6 @@ def test_passes_are_counted_as_far_as_they_are_walked(tolerance, loss, expected)
     assert statistics.passes(tolerance, loss) == pytest.approx(expected)
 
 
-def walked(tolerance: float, loss: float, chunks: int, chance: np.random.Generator) -> float:
-    """The passes that one transfer walks: in order, until so many chunks have arrived."""
-    needed, missing, passes = math.ceil(chunks * (1 - tolerance) - 1e-9), np.arange(chunks), 0
-    while True:
-        arrives = chance.random(missing.size) >= loss
-        if arrives.sum() >= needed:
-            return passes + (missing[arrives][needed - 1] + 1) / chunks
-        needed -= int(arrives.sum())
-        missing, passes = missing[~arrives], passes + 1
-
-
-@pytest.mark.parametrize("loss", [0.3, 0.6, 0.8, 0.9])
-@pytest.mark.parametrize("tolerance", [0.008, 0.408])
-def test_many_chunks_walk_as_far_as_is_expected(tolerance, loss):
-    chance = np.random.default_rng(7)
-    passes = np.mean([walked(tolerance, loss, 200_000, chance) for _ in range(5)])
-    assert passes == pytest.approx(statistics.passes(tolerance, loss), rel=0.01)
-
-
 def test_the_pass_limit_is_the_ratio_of_passes():
     assert statistics.pass_limit(0.008, 0.408, 0.6) == pytest.approx(5.286, abs=1e-3)
     assert statistics.pass_limit(0.008, 0.408, 0.8) == pytest.approx(5.389, abs=1e-3)
