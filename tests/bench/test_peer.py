@@ -84,6 +84,12 @@ def drive(checkout, adapter, *, limit_s=30.0, transfers=3):
     return answer
 
 
+def status_of(process):
+    return coordinator.coordinate(
+        {"theirs": process}, warm_ups=0, limit_s=30.0, finished=lambda _: True
+    )[0]
+
+
 def driven(checkout, source, **options):
     (checkout / "theirs.py").write_text(source)
     return drive(checkout, str(EXAMPLE), **options)
@@ -135,9 +141,7 @@ SENDS_ALL, RETURNS = "connection.sendall(data)", "return data"
         (WORKS, "import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
     ],
 )
-def test_an_implementation_that_fails_is_named_with_its_last_words(
-    checkout, part, instead, expected
-):
+def test_a_failure_is_told_with_its_last_words(checkout, part, instead, expected):
     status, figures = driven(checkout, WORKS.replace(part, instead))
     assert status.startswith("failed: ") and expected in status
     assert "\n" not in status
@@ -162,9 +166,7 @@ def test_nonsense_where_messages_are_expected_ends_in_one_line_that_names_the_pe
         participant._connection.send(text)
         time.sleep(60)
 
-    status, _ = coordinator.coordinate(
-        {"theirs": coordinator.start(begin)}, warm_ups=0, limit_s=30.0, finished=lambda _: True
-    )
+    status = status_of(coordinator.start(begin))
     assert status == f"failed: theirs: sent what is no message: {shown}"
 
 
@@ -175,9 +177,7 @@ def test_of_endless_output_the_last_line_is_kept_and_nothing_fills_a_disk():
         print(f"{os.fstat(1).st_size} bytes in a file")
         os._exit(3)
 
-    status, _ = coordinator.coordinate(
-        {"theirs": coordinator.start(begin)}, warm_ups=0, limit_s=30.0, finished=lambda _: True
-    )
+    status = status_of(coordinator.start(begin))
     assert status.startswith("failed: theirs: ") and status.endswith(": 0 bytes in a file")
 
 
@@ -197,15 +197,12 @@ def test_one_that_hangs_is_ended_with_what_it_started(checkout):
 
 
 def checked(checkout, adapter):
-    process = peer.start(adapter, checkout, lambda: None, checkout)
-    return coordinator.coordinate({"": process}, warm_ups=0, limit_s=30.0, finished=lambda _: True)[
-        0
-    ]
+    return status_of(peer.start(adapter, checkout, lambda: None, checkout))
 
 
 def test_a_folder_of_something_else_and_a_file_without_an_adapter_are_refused(checkout):
     refusal = f"{checkout}: has no theirs.py, which this adapter drives"
-    assert checked(checkout, str(EXAMPLE)) == f"failed: : {refusal}"
+    assert checked(checkout, str(EXAMPLE)) == f"failed: theirs: {refusal}"
     (checkout / "theirs.py").touch()
     assert checked(checkout, str(EXAMPLE)) == "ok"
     mine = checkout / "mine.py"

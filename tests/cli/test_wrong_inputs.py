@@ -28,20 +28,20 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     def build(*_: Any, **__: Any) -> None:
         pytest.fail("accepted: this would have built a lab")
 
-    def run(main: Any, words: list[str], file: str, content: str | bytes) -> str:
+    def run(words: list[str], content: str | bytes) -> str:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["lab", *words])
         monkeypatch.setattr(runner, "attempts", build)
         monkeypatch.setattr(capabilities, "require", build)
         monkeypatch.setattr(steadiness, "probe", build)
         text = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / file).write_bytes(text)
+        (tmp_path / "small.yaml").write_bytes(text)
         with pytest.raises(SystemExit) as ended:
-            main()
+            testbed.__main__.main()
         answered = capsys.readouterr()
         assert ended.value.code == 2, answered
         assert answered.out == ""
-        assert [path.name for path in tmp_path.iterdir()] == [file], "something was made"
+        assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"], "something was made"
         return answered.err.rstrip("\n")
 
     return run
@@ -49,9 +49,7 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 @pytest.fixture
 def plan(answer: Any):
-    return lambda content: answer(
-        testbed.__main__.main, ["plan", "small.yaml"], "small.yaml", content
-    )
+    return lambda content: answer(["plan", "small.yaml"], content)
 
 
 def edited(base: str, place: str, by: str) -> str:
@@ -85,8 +83,7 @@ def test_a_wrong_experiment(plan: Any, case: list[str]) -> None:
 @pytest.mark.parametrize("case", cases("commands"))
 def test_a_wrong_command(answer: Any, case: list[str]) -> None:
     command, *answers = case
-    words = shlex.split(command)
-    check(answer(testbed.__main__.main, words, "small.yaml", EXPERIMENT), answers, "lab: ")
+    check(answer(shlex.split(command), EXPERIMENT), answers, "lab: ")
 
 
 def lines(count: int, line: str) -> str:
@@ -144,9 +141,7 @@ IN_LARGE = [
     ],
     ids=lambda case: str(case)[-40:],
 )
-def test_what_is_damaged_or_too_large_is_refused_before_it_is_expanded(
-    plan: Any, content: str | bytes, says: str
-) -> None:
+def test_damaged_or_large_input_is_refused(plan: Any, content: str | bytes, says: str) -> None:
     began_s = time.process_time()
     check(plan(content), [says])
     assert time.process_time() - began_s < 10  # minutes and days, where nothing is bounded
@@ -154,5 +149,4 @@ def test_what_is_damaged_or_too_large_is_refused_before_it_is_expanded(
 
 def test_ten_thousand_dots_in_an_option_are_refused(answer: Any) -> None:
     words = ["plan", "small.yaml", "--set", "a" + 10_000 * ".a" + "=1"]
-    answered = answer(testbed.__main__.main, words, "small.yaml", EXPERIMENT)
-    check(answered, ["--set a.a...: 10000 dots; valid: up to 40"], "lab: ")
+    check(answer(words, EXPERIMENT), ["--set a.a...: 10000 dots; valid: up to 40"], "lab: ")

@@ -18,6 +18,7 @@ from testbed.machine import clean
 from testbed.run import runner, simulating
 from testbed.shared import messages, python_module
 from testbed.shared.run_directory import InUseError, read_json, write_status
+from tests.cli.test_verbs import SMALL
 from tests.experiment.small import write
 
 
@@ -74,9 +75,7 @@ def test_only_invalid_runs_are_tried_again_and_every_attempt_is_kept(
         (["cpu_others"], ["impairments_unmet"], 3),
     ],
 )
-def test_what_another_attempt_would_find_again_is_not_tried_again(
-    run, tmp_path, monkeypatch, failed, waived, attempts
-):
+def test_what_would_repeat_is_not_tried_again(run, tmp_path, monkeypatch, failed, waived, attempts):
     gates = [
         {"outcome": "failed", "decides": key in failed, "repeats": key == "impairments_unmet"}
         for key in failed + waived
@@ -97,10 +96,9 @@ def test_what_ended_the_first_process_is_the_reason_of_the_run(run, tmp_path, mo
     def start(module: str, output: Any) -> sandbox.Sandbox:
         ours, theirs = messages.pair()
         with theirs:
-            argv = python_module.command("testbed.lab.sandbox", "json", str(theirs.fileno()))
-            process = subprocess.Popen(
-                argv, stdout=output, stderr=output, pass_fds=[theirs.fileno()]
-            )
+            file = theirs.fileno()
+            argv = python_module.command("testbed.lab.sandbox", "json", str(file))
+            process = subprocess.Popen(argv, stdout=output, stderr=output, pass_fds=[file])
         started.append(process)
         return sandbox.Sandbox(module, process, ours, None)
 
@@ -149,24 +147,14 @@ def test_without_a_terminal_rounds_are_lines_and_a_long_one_is_told_to_go_on(mon
     ]
 
 
-EXPERIMENT = """
-name: small
-rounds: 2
-seeds: [1, 2]
-topology: { name: star, workers: 2, rate_bps: 100_000_000, queue_bytes: 150_000 }
-training:
-  model: efficientnet-b0
-  pace: { kind: payload-only, scale: 0.002, compute_s: 0.1 }
-phases: { detector: schedule, critical_rounds: [[0, 0]] }
-arms: { dblp: { protocol: dblp }, reliable: { protocol: none } }
-"""
+TWO_SEEDS = SMALL.replace("[1]", "[1, 2]")
 
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     path = tmp_path / "small.yaml"
-    path.write_text(EXPERIMENT)
+    path.write_text(TWO_SEEDS.replace("{ dblp:", "{ reliable: { protocol: none }, dblp:"))
     return [run.in_virtual_time() for run in Selection(name=str(path)).loaded()]
 
 
