@@ -267,12 +267,7 @@ def _config(key: str, arm: str, seed: int, rounds: int, factors: dict[str, Any])
         "seed": seed,
         "factors": factors,
         "rounds": rounds,
-        "topology": {
-            "name": "star",
-            "workers": 2,
-            "rate_bps": 100_000_000,
-            "queue_bytes": 150_000,
-        },
+        "topology": {"name": "star", "workers": 2, "rate_bps": 100_000_000, "queue_bytes": 150_000},
         "training": {"model": "small-cnn", "dataset": "digits"},
         "transport": {"chunk_bytes": 1456},
         "phases": {"detector": "gradient-norm", "eta": 0.5, "cadence": 10},

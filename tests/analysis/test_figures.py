@@ -38,9 +38,7 @@ def test_many_arms_have_a_panel_each_where_they_would_hide_one_another(tmp_path,
     over = figure.axes
     assert len(over) == panels
     for axes in over:
-        bands = [
-            collection for collection in axes.collections if isinstance(collection, PolyCollection)
-        ]
+        bands = [band for band in axes.collections if isinstance(band, PolyCollection)]
         assert len(bands) == len(axes.lines) == arms / panels
     highest = [max(y_of(line).max() for line in axes.lines) for axes in over]
     assert highest == sorted(highest)  # the slowest is the last

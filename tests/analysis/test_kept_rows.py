@@ -89,9 +89,8 @@ def test_kept_rows_give_the_numbers_and_words_of_the_run_directories(tmp_path, b
     summary = summarise(results)
     assert summarise(read) == summary
     assert remarks.cautions(read, summary) == remarks.cautions(results, summary)
-    assert (
-        read.per_run().select(results.per_run().columns).equals(results.per_run(), null_equal=True)
-    )
+    rows = results.per_run()
+    assert read.per_run().select(rows.columns).equals(rows, null_equal=True)
     for was, is_now in zip(results.runs, read.runs, strict=True):
         assert (is_now.key, is_now.verdict, is_now.factors) == (was.key, was.verdict, was.factors)
         assert is_now.config == was.config

@@ -152,10 +152,8 @@ def test_a_target_that_is_not_reached_is_told_and_has_no_time(tmp_path):
 )
 def test_what_a_trivial_model_reaches_stands_beside_the_result(tmp_path, metric, other, label):
     build = ResultsBuilder(tmp_path)
-    directories = [
-        build.run(arm=arm, seed=1, metric=metric) for arm in ("dblp", "fixed-low", "of-before")
-    ]
-    for directory, baseline in zip(directories[:2], (0.8, None), strict=True):
+    runs = [build.run(arm=arm, seed=1, metric=metric) for arm in ("dblp", "fixed-low", "of-before")]
+    for directory, baseline in zip(runs[:2], (0.8, None), strict=True):
         document = {"schema": 1, "baseline": baseline}
         (directory / "training.json").write_text(json.dumps(document))
     values = load(tmp_path).per_run().sort("arm")

@@ -25,11 +25,9 @@ def results(tmp_path: Path) -> Path:
     build = ResultsBuilder(tmp_path)
     program = {"name": "one", "host": "server", "run": ["serve"], "congestion_control": None}
     for arm, calm_s in (("cubic", 0.1), ("bbr", 0.05)):
-        nothing: dict[str, Any] = {
-            key: {} for key in ("training", "transport", "phases", "protocol")
-        }
+        empty: dict[str, Any] = {key: {} for key in ("training", "transport", "phases", "protocol")}
         workload = {"kind": "programs", "programs": [program]}
-        config = {**nothing, "workload": workload, "impairments": [LOSS, TRACE]}
+        config = {**empty, "workload": workload, "impairments": [LOSS, TRACE]}
         run = build.run(arm=arm, seed=1, config=config, reason=REASON)
         ended = {"began_s": 1.0, "ended_s": 3.0, "exit_status": 0}
         write(run / "workload.json", {"programs": [{**program, **ended}]})

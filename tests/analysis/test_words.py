@@ -163,9 +163,7 @@ def test_a_comparison_hangs_on_phases_that_differ_between_its_seeds(tmp_path):
         build.run(arm="dblp", seed=seed, critical=critical, config=PHASED)
         build.run(arm="fixed-low", seed=seed, critical=critical, config=FIXED)
     (seeds,) = cautions_of(tmp_path)
-    assert seeds.startswith(
-        "phases differ between seeds: critical rounds by up to 50.00 points (dblp)"
-    )
+    assert "between seeds: critical rounds by up to 50.00 points (dblp)" in seeds
 
 
 SCHEDULE = {"phases": {"detector": "schedule", "critical_rounds": [[0, 4]]}}

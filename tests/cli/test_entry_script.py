@@ -187,9 +187,8 @@ def test_the_programs_of_a_copied_environment_belong_to_the_new_place(tmp_path, 
         program.write_text(old + "import sys\nprint(sys.prefix)\n")
         foreign.write_text("#!/usr/bin/perl\n")
         program.chmod(0o755)
-        done = bash(
-            f"{functions_of(LAB.read_text(), 'rewrite_scripts')}venv='{venv}'; rewrite_scripts"
-        )
+        rewrite = functions_of(LAB.read_text(), "rewrite_scripts")
+        done = bash(f"{rewrite}venv='{venv}'; rewrite_scripts")
         assert done.returncode == 0, done.stderr
         printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
         assert printed == f"{venv}\n"

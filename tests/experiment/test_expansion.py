@@ -211,12 +211,7 @@ PROFILES = {
     "server": {"topology.rate_bps": 1_000_000_000, "rounds": 40, "seeds": [1, 2, 3]},
     "paper": {},
 }
-PAPER_ITEMS = (
-    "burst-latency",
-    "burst-price",
-    "regime-map",
-    "congestion-controls",
-)
+PAPER_ITEMS = ("burst-latency", "burst-price", "regime-map", "congestion-controls")
 
 write_sized = functools.partial(small.write, profiles=PROFILES)
 

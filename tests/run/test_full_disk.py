@@ -39,9 +39,8 @@ def run(path):
 
 
 def sweep(monkeypatch, path, *arguments):
-    monkeypatch.setattr(
-        sys, "argv", ["lab", *arguments, str(path), "--out", str(path.parent / "o")]
-    )
+    argv = ["lab", *arguments, str(path), "--out", str(path.parent / "o")]
+    monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.setattr(execution.capabilities, "require", lambda: None)
     with pytest.raises(SystemExit) as ended:
         main()
@@ -89,10 +88,9 @@ def test_a_disk_that_fills_up_ends_the_sweep_and_the_same_command_goes_on(
     free(monkeypatch, 10**12)
     monkeypatch.setattr("testbed.cli.report_view.write", lambda *_, **__: [])
     assert sweep(monkeypatch, path, "run") == 0
-    ended = (
-        "of 4 runs 1 ok, 1 interrupted: goes on with the others; --anew executes what is ok again"
-    )
-    assert f"{path.parent}/o/small: {ended}" in capsys.readouterr().out
+    follows = "goes on with the others; --anew executes what is ok again"
+    line = f"{path.parent}/o/small: of 4 runs 1 ok, 1 interrupted: {follows}"
+    assert line in capsys.readouterr().out
     assert began.count(began[0]) == 1  # was ok
     assert began.count(began[1]) == 2
 

@@ -41,9 +41,7 @@ class OwnMachine:
             raise LabError(f"{request['host']}: {request['argv'][0]}: none") from None
         number, pidfd = len(self.running), os.pidfd_open(program.pid)
         self.running[number] = program
-        threading.Thread(
-            target=self.report_end, args=[program, os.dup(status)], daemon=True
-        ).start()
+        threading.Thread(target=self.report, args=[program, os.dup(status)], daemon=True).start()
         return {"number": number}, [pidfd]
 
     def signal(self, request, _files):
@@ -55,7 +53,7 @@ class OwnMachine:
     def listens(self, _request, _files):
         return {"listens": False}, []
 
-    def report_end(self, program, file):
+    def report(self, program, file):
         with contextlib.suppress(BrokenPipeError):
             os.write(file, str(program.wait()).encode())
         os.close(file)

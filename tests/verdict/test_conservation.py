@@ -20,9 +20,7 @@ from tests.verdict.evidence_of_gates import LINK, gate_of, host
 
 HOSTS = {"a": 11, "b": 12}
 NETWORK = LabInfo(
-    hosts={
-        name: host(name, pid, number) for number, (name, pid) in enumerate(HOSTS.items(), start=1)
-    },
+    hosts={name: host(name, pid, number) for number, (name, pid) in enumerate(HOSTS.items(), 1)},
     switches={"s1": 1},
     links=[
         replace(
@@ -31,7 +29,7 @@ NETWORK = LabInfo(
             first=Port(node=name, interface=f"{name}-eth0", number=0, pid=pid),
             second=Port(node="s1", interface=f"s1-eth{number}", number=number, pid=None),
         )
-        for number, (name, pid) in enumerate(HOSTS.items(), start=1)
+        for number, (name, pid) in enumerate(HOSTS.items(), 1)
     ],
 )
 

@@ -162,10 +162,8 @@ def test_no_frames_or_no_record_do_not_pass_and_without_delayed_links_no_gate_ap
 
 
 def test_a_relay_of_links_at_rest_need_not_carry_a_frame(tmp_path):
-    unused = record(
-        worst=None, delays=[direction(delay_s=0.0, wait_least_s=None, wait_most_s=None)]
-    )
-    gates = judged(tmp_path, unused, link=replace(LINK, delay_s=0.0))
+    idle = record(worst=None, delays=[direction(delay_s=0.0, wait_least_s=None, wait_most_s=None)])
+    gates = judged(tmp_path, idle, link=replace(LINK, delay_s=0.0))
     assert gates["relay_late_s"].outcome == gates["relay_late_max_s"].outcome == "not applicable"
     assert gates["delay_error_s"].outcome == "passed"
 

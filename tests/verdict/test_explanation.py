@@ -3,6 +3,7 @@
 import io
 import os
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -50,9 +51,7 @@ def test_every_verdict_has_a_meaning():
 @pytest.mark.parametrize("key", sorted(set(BY_KEY) - {"rtt_error", "rtt_error_s", "delay_error"}))
 def test_a_gate_that_failed_is_shown_with_value_limit_evidence_cause_and_remedy(tmp_path, key):
     (gate,) = [gate for gate in judged() if gate.key == key]
-    broken = type(gate)(
-        **{**gate.as_json(), "value": 7.5, "outcome": "failed", "where": "rustc 0.31"}
-    )
+    broken = replace(gate, value=7.5, outcome="failed", where="rustc 0.31")
     text = shown(ended(tmp_path, "invalid", broken.sentence(), [broken]))
     about = BY_KEY[key]
     assert broken.sentence().startswith(f"{key}: {broken.name} 7.5")

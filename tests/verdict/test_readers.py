@@ -34,10 +34,8 @@ def packed(kind: int, content: bytes, number: int, flags: int = MULTI) -> bytes:
 def queue(interface: int, number: int, *, sent: int, backlog: int = 0) -> bytes:
     basic = netlink.attribute(STATS_BASIC, struct.pack("=QIxxxx", sent, sent // 1514))
     counters = netlink.attribute(STATS_QUEUE, struct.pack("=IIIII", 0, backlog, 0, 0, 0))
-    content = TCMSG.pack(0, interface, 1 << 16, ROOT, 2) + netlink.attribute(
-        STATS2, basic + counters
-    )
-    return packed(NEW_QDISC, content, number)
+    body = TCMSG.pack(0, interface, 1 << 16, ROOT, 2) + netlink.attribute(STATS2, basic + counters)
+    return packed(NEW_QDISC, body, number)
 
 
 def done(number: int) -> bytes:
