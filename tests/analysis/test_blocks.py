@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from analysis.data import kept_rows
-from analysis.data.evidence import BLOCK
 from analysis.data.load import load
 from analysis.report import remarks
 from analysis.summary.document import summarise
@@ -106,16 +104,3 @@ def test_an_arm_is_compared_with_itself_on_one_machine_only(tmp_path):
     (beside,) = summary["published"]["round_latency_s.mean"]
     assert (beside["ours"]["value"], beside["ours"]["n"]) == (pytest.approx(1.5), 4)
     assert f"no pairs: 1 of 5 seeds of dblp: k = 0.2 / k = 0.4 ({ON_MACHINES})" in caution
-
-
-def test_kept_rows_know_the_block_of_each_run(tmp_path):
-    five_seeds(tmp_path / "runs", {2: {"cpu": "Other CPU"}}, commit="a" * 40)
-    results = load(tmp_path / "runs")
-    rows = results.per_run()
-    (tmp_path / "kept").mkdir()
-    kept_rows.write(tmp_path / "kept", results)
-    columns, *_ = (tmp_path / "kept" / "rows.csv").read_text().splitlines()
-    assert not set(BLOCK) & set(columns.split(","))  # the manifests have it
-    read = kept_rows.read(tmp_path / "kept")
-    assert read.per_run().select("run_key", *BLOCK).equals(rows.select("run_key", *BLOCK))
-    assert summarise(read)["no_pairs"] == {PAIR: {"seeds": [2], "of": 5, "differ": ["machine"]}}

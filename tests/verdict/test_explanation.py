@@ -169,8 +169,6 @@ def test_a_run_is_found_by_its_folder_its_key_and_the_beginning_of_its_key(tmp_p
     (tmp_path / "new").mkdir()
     with pytest.raises(InputError, match="new: holds no run that has ended"):
         places.run("new", tmp_path)
-    with pytest.raises(InputError, match=r"'': an empty name; valid: "):
-        places.run("", tmp_path)
     with pytest.raises(InputError, match=r"dblp: several runs in .* begin so: small/dblp-s1-0123"):
         places.run("dblp", tmp_path)
     with pytest.raises(InputError, match=r"tcp: no run of this name in .*; valid: small/dblp-s1-"):
