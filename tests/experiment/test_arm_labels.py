@@ -90,7 +90,11 @@ def test_a_change_holds_where_a_factor_replaces_the_whole_arm(tmp_path):
     [
         ({"arms.dblp.low": [0.02]}, {"overrides": ["arms.dblp.low=0.5"]}, "arms.dblp.low cannot"),
         (
-            {"s": [{"label": "a", "arms.dblp": {**ARMS["dblp"], "congestion_control": "reno"}}]},
+            {
+                "s": [
+                    {"label": "a", "arms.dblp": {"protocol": "dblp", "congestion_control": "reno"}}
+                ]
+            },
             {"congestion_control": "bbr", "arms": ["dblp"]},
             "--congestion-control bbr: arms.dblp.congestion_control cannot be changed",
         ),
