@@ -112,14 +112,13 @@ class Placement:
         rows[self.received] = self.rows[self.received]
         self.rows = rows
 
-    def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
+    def take(self, frames: NDArray[np.uint8]) -> Arrivals:
         """Takes a batch of the layout's datagrams, one per row, shape (k, datagram bytes)."""
         batch = self._valid(fields(frames, self.layout.chunk_bytes))
         stamps = stamps_of(batch)
         if not (fresh := self._first_time(numbers_of(stamps))).all():
             batch, stamps = batch[fresh], stamps[fresh]
-        new = self._place(batch) if place and len(batch) else np.empty(0, dtype=np.int64)
-        return Arrivals(stamps, new)
+        return Arrivals(stamps, self._place(batch))
 
     def _first_time(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Finds the numbers that are new and in the window; counts the others."""

@@ -39,7 +39,7 @@ from testbed.transport.settings import (
     TransferNumbers,
 )
 from testbed.transport.tolerance import MOST_EARLIEST, Progress, StopRule
-from testbed.transport.wire import HEADER_BYTES, fields, wire_bytes
+from testbed.transport.wire import fields, wire_bytes
 
 
 class TransferTimes:
@@ -128,20 +128,12 @@ class Receiver:
 
     def on_datagrams(self, frames: NDArray[np.uint8], now_s: float) -> None:
         """Takes a batch, one datagram per row: shape (k, datagram bytes), contiguous rows."""
-        if not len(frames):
-            return
-        if frames.shape[1] != HEADER_BYTES + self._layout.chunk_bytes:
-            self.ignored["wrong-size"] += len(frames)
-            return
-        self.on_arrivals(self.placement.take(frames, place=not self.stopped), now_s)
+        self.on_arrivals(self.placement.take(frames), now_s)
 
     def on_arrivals(self, arrivals: Arrivals, now_s: float) -> None:
         """Notes what `placement` has taken."""
         valid_count, progress = len(arrivals.stamps), self.progress
         self.valid_datagrams += valid_count
-        if self.stopped:
-            self.ignored["late"] += valid_count
-            return
         progress.now_s = now_s
         if not valid_count:
             return
@@ -195,14 +187,14 @@ class Receiver:
     def took(self) -> Took | None:
         """The time from its first sign to its end, and the chunks since it was asked for."""
         first_s, count = self.progress.first_sign_s, self.received_count - self._early_count
-        if first_s is None or not self.stopped or not count:
+        if first_s is None or not count:
             return None
         return self.progress.now_s - first_s, count
 
     @property
     def missing(self) -> int:
         """So many more chunks must arrive, at the least, before it stops; 0: unknown."""
-        if self._rule is None or self.stopped:
+        if self._rule is None:
             return 0
         missing = int(self._rule.missing(self.progress) or 0)
         return min(missing, self.progress.expected_count - self.received_count)
@@ -212,12 +204,11 @@ class Receiver:
         return self.repair.silence if defines(self.repair, "silence") else NO_SILENCE
 
     def on_deadline(self, now_s: float) -> None:
-        if not self.stopped:
-            self.progress.now_s = now_s
-            self._stop_or(self.repair.on_deadline)
+        self.progress.now_s = now_s
+        self._stop_or(self.repair.on_deadline)
 
     def next_deadline_s(self) -> float | None:
-        if self.stopped or self._rule is None:
+        if self._rule is None:
             return None
         deadlines = self._rule.deadline_s(self.progress), self.repair.deadline_s(self.progress)
         return min((at_s for at_s in deadlines if at_s is not None), default=None)

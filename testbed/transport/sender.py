@@ -159,7 +159,7 @@ class Sender:
 
     @property
     def sending(self) -> bool:
-        return not (self.stopped or self._repair.asking)
+        return not self._repair.asking
 
     @property
     def waiting(self) -> int:
@@ -168,7 +168,7 @@ class Sender:
 
     @property
     def asked_s(self) -> float | None:
-        return None if self.stopped else self._repair.asked_s
+        return self._repair.asked_s
 
     def missed(self) -> NDArray[np.bool_] | None:
         if self._energy_levels is None or self._received is None:
@@ -311,8 +311,6 @@ class Sender:
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
         """Takes a control message of the receiver; ProtocolError when it makes no sense."""
-        if self.stopped:
-            return  # a reply that crossed the STOP
         if message.type is MessageType.STOP:
             if message.body:
                 self._received = unpack_bitmap(message.body, self._layout.chunk_count)
@@ -362,15 +360,13 @@ class Sender:
         if not self._repair.outbox:
             return []
         messages, self._repair.outbox = self._repair.outbox, []
-        if self.stopped:
-            return []  # the replies are no longer needed
         self._control_bytes += sum(message.wire_bytes for message in messages)
         return messages
 
     def on_deadline(self, now_s: float) -> None:
         """Must be called when `next_deadline_s` has passed; call `offer` afterwards in any case."""
         deadline_s = self._repair.deadline_s()
-        if self.stopped or deadline_s is None or deadline_s > now_s:
+        if deadline_s is None or deadline_s > now_s:
             return
         was_asking = self._repair.asking
         self._pass_feedback(self._repair.on_deadline(now_s))
@@ -382,8 +378,6 @@ class Sender:
             self._path.pacer.resume(now_s)
 
     def next_deadline_s(self, now_s: float, *, planned: bool = False) -> float | None:
-        if self.stopped:
-            return None
         deadline_s = self._repair.deadline_s()
         if planned:
             return deadline_s

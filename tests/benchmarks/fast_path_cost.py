@@ -41,7 +41,7 @@ def one(path: FastPath, layout: PayloadLayout, order: np.ndarray) -> tuple[float
         began_s = time.process_time()
         assert composer.compose(chunks, first, ask=0)
         composed_s = time.process_time()
-        placement.take(frames[: len(chunks)], place=True)
+        placement.take(frames[: len(chunks)])
         placing_s += time.process_time() - composed_s
         composing_s += composed_s - began_s
     assert (source == target)[: layout.payload_bytes].all()

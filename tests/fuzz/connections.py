@@ -53,7 +53,7 @@ IN_FLIGHT = 2
 # Nobody's datagrams are counted for another reason.
 REASONS = frozenset(
     {"wrong-session", "stale-transfer", "early-transfer", "out-of-range", "wrong-length"}
-    | {"duplicate", "late", "stale-control", "replayed", "too-old", "far-ahead"}
+    | {"duplicate", "stale-control", "replayed", "too-old", "far-ahead"}
 )
 
 Side = Literal["sender", "receiver"]

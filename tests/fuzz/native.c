@@ -84,7 +84,7 @@ static void place_some(void)
         for (uint32_t i = 0; i < count; i++)
             head(frames + i * stride, chunk_count, chunk_bytes, 4,
                  (it.newest + below(below(4) ? 40 : NUMBER_MASK) - 8) & NUMBER_MASK);
-        int64_t valid = place(&it, frames, count, stride, (int)below(2));
+        int64_t valid = place(&it, frames, count, stride);
         if (valid > it.room || it.gained > it.room || (count && stride >= 64 && below(2) &&
                                                        transfer_of(frames, count, stride) < -1))
             abort();

@@ -117,7 +117,7 @@ def test_new_chunks_reach_their_places_and_nothing_else_is_touched(fast_path):
     layout = layout_of(31)
     it = placement(fast_path, layout)
     frames = batch(layout, [good(layout, 7, 1), good(layout, 2, 2), good(layout, 7, 3)])
-    arrivals = it.take(frames, place=True)
+    arrivals = it.take(frames)
     assert arrivals.new.tolist() == [7, 2]
     assert arrivals.stamps.tolist() == [1, 2, 3]
     assert np.array_equal(it.rows[[7, 2]], frames[:2, 16:])  # the first of two counts
@@ -126,10 +126,10 @@ def test_new_chunks_reach_their_places_and_nothing_else_is_touched(fast_path):
     assert it.received_count == 2
     assert it.ignored == {"duplicate": 1}
     fields(frames, 16)["stamp"] += 3
-    assert not len(it.take(frames, place=True).new)
+    assert not len(it.take(frames).new)
     assert it.ignored == {"duplicate": 4}
     again = batch(layout, [good(layout, chunk, 7 + n) for n, chunk in enumerate((4, 0, 4))])
-    assert it.take(again, place=True).new.tolist() == [4, 0]
+    assert it.take(again).new.tolist() == [4, 0]
     assert np.array_equal(it.rows[[4, 0]], again[:2, 16:])
     assert (it.received_count, it.ignored) == (4, {"duplicate": 5})
 
@@ -142,22 +142,21 @@ def numbered(layout, numbers):
     return frames
 
 
-@pytest.mark.parametrize("writing", [True, False])
-def test_each_number_is_taken_once_however_old_its_copy_is(fast_path, writing):
+def test_each_number_is_taken_once_however_old_its_copy_is(fast_path):
     layout = layout_of(4 * 16_000)
     it = placement(fast_path, layout)
     window = window_of(layout.chunk_count)
     assert window > 18_000
     sent = numbered(layout, np.arange(40_000))
     for first in range(0, 40_000, 400):
-        assert len(it.take(sent[first : first + 400], place=writing).stamps) == 400
+        assert len(it.take(sent[first : first + 400]).stamps) == 400
     for old in (0, 1, 17_999, 18_000, 32_768, window - 1):
-        assert not len(it.take(sent[39_999 - old][np.newaxis], place=writing).stamps)
+        assert not len(it.take(sent[39_999 - old][np.newaxis]).stamps)
     ignored = {"replayed": 6}
     assert {name: it.ignored[name] for name in ignored} == ignored
     # What was late for the first time is taken, and once; what is later than the window is not.
     late = numbered(layout, [50_000, 49_990, 49_990, 50_000 - window + 1, 50_000 - window])
-    arrivals = it.take(late, place=writing)
+    arrivals = it.take(late)
     assert numbers_of(arrivals.stamps).tolist() == [50_000, 49_990]
     assert it.ignored["too-old"] == 1 and it.ignored["replayed"] == 8
 
@@ -167,11 +166,11 @@ def test_damaged_numbers_stop_nothing_and_a_long_silence_is_survived(fast_path):
     it = placement(fast_path, layout)
     for number in range(0, 60, 3):
         damaged = number + 1 + (1 << 19) if number % 2 else number + 1 | 1 << 16
-        taken = it.take(numbered(layout, [number, damaged, number + 2]), place=True)
+        taken = it.take(numbered(layout, [number, damaged, number + 2]))
         assert numbers_of(taken.stamps).tolist() == [number, number + 2]
     assert it.ignored["far-ahead"] == 20
     later = [
-        len(it.take(numbered(layout, [n, n + 1]), place=True).stamps) for n in (10**6, 10**6 + 2)
+        len(it.take(numbered(layout, [n, n + 1])).stamps) for n in (10**6, 10**6 + 2)
     ]
     assert later == [2, 2]
 
@@ -180,19 +179,19 @@ def test_a_batch_of_which_any_part_was_lost_may_reach_far(fast_path):
     layout = layout_of(160_000)
     it = placement(fast_path, layout)
     came = np.flatnonzero(np.random.default_rng(3).random(40_000) < 0.4)
-    assert len(it.take(numbered(layout, came), place=True).stamps) == len(came)
+    assert len(it.take(numbered(layout, came)).stamps) == len(came)
     assert not it.ignored.keys() & {"far-ahead", "too-old", "replayed"}
 
 
 def test_numbers_go_on_around_their_end_and_none_is_before_the_first(fast_path):
     layout = layout_of(16)
     it = placement(fast_path, layout)
-    assert not len(it.take(numbered(layout, [-1, -5, -window_of(4) - 1]), place=True).stamps)
+    assert not len(it.take(numbered(layout, [-1, -5, -window_of(4) - 1])).stamps)
     assert it.ignored == {"replayed": 2, "too-old": 1}
     step = window_of(4) // 2
     for number in range(0, 2 * NUMBER_MODULUS, step):
         for copy in (True, False):
-            arrivals = it.take(numbered(layout, [number]), place=True)
+            arrivals = it.take(numbered(layout, [number]))
             assert numbers_of(arrivals.stamps).tolist() == [number % NUMBER_MODULUS] * copy
     frames = new_frames(4, 16)
     it = composer(fast_path, layout, frames, payload_of(layout))
@@ -217,7 +216,7 @@ def test_what_does_not_fit_is_counted_by_its_first_fault(fast_path):
             good(layout, 6, 8),
         ],
     )
-    arrivals = it.take(frames, place=True)
+    arrivals = it.take(frames)
     assert arrivals.new.tolist() == [6]
     assert arrivals.stamps.tolist() == [8]
     assert it.ignored == {
@@ -229,27 +228,15 @@ def test_what_does_not_fit_is_counted_by_its_first_fault(fast_path):
     }
 
 
-def test_after_the_end_datagrams_are_checked_and_not_written(fast_path):
-    layout = layout_of(31)
-    it = placement(fast_path, layout)
-    frames = batch(layout, [good(layout, 1, 4), (SESSION, 9, TRANSFER, 16, 0)])
-    arrivals = it.take(frames, place=False)
-    assert arrivals.stamps.tolist() == [4]
-    assert not len(arrivals.new)
-    assert it.ignored == {"out-of-range": 1}
-    assert not it.received.any()
-    assert (it.rows == 0xEE).all()
-
-
 def test_what_came_early_moves_to_its_buffer_and_the_rest_follows_it(fast_path):
     layout = layout_of(31)
     it = placement(fast_path, layout)
     early = batch(layout, [good(layout, 1, 5)])
-    it.take(early, place=True)
+    it.take(early)
     earlier_rows, buffer = it.rows, layout.new_buffer()
     it.move(layout.rows(buffer))
     later = batch(layout, [good(layout, 3, 3), good(layout, 0, 6)])
-    it.take(later, place=True)
+    it.take(later)
     assert np.array_equal(layout.rows(buffer)[[1, 3, 0]], np.concatenate([early, later])[:, 16:])
     assert (np.delete(earlier_rows, 1, axis=0) == 0xEE).all()
 
@@ -329,14 +316,13 @@ def test_both_place_the_same_chunks(elements, chunk_bytes, trailer, session, tra
     reference, compiled = (
         placement(fast_path, layout, session, transfer) for fast_path in (NUMPY, FAST_PATH)
     )
-    for number, entries in enumerate(batches):
-        place = number < 4
+    for entries in batches:
         frames = batch(layout, entries)
         # A seal's trailer lies between the rows.
         longer = np.full((len(frames), frames.shape[1] + trailer), 0xAA, dtype=np.uint8)
         longer[:, : frames.shape[1]] = frames
         frames = longer[:, : frames.shape[1]]
-        one, two = (it.take(frames, place=place) for it in (reference, compiled))
+        one, two = (it.take(frames) for it in (reference, compiled))
         assert np.array_equal(one.stamps, two.stamps)
         assert np.array_equal(one.new, two.new)
         assert one.stamps.dtype == two.stamps.dtype and one.new.dtype == two.new.dtype

@@ -52,10 +52,16 @@ class Repairs(RuleBasedStateMachine):
         self.to_sender: deque[ControlMessage] = deque()
 
     def collect(self):
-        self.sender.offer(self.now_s)  # as drivers do after every event
-        self.to_receiver.extend(self.sender.poll_messages())
+        if not self.sender.stopped:
+            self.sender.offer(self.now_s)  # as drivers do after every event
+            self.to_receiver.extend(self.sender.poll_messages())
         self.to_sender.extend(self.receiver.poll_messages())
 
+    def deliver(self, frames):
+        if not self.receiver.stopped:
+            self.receiver.on_datagrams(frames, self.now_s)
+
+    @precondition(lambda self: not self.sender.stopped)
     @rule(taken=st.floats(0, 1))
     def send(self, taken):
         frames = self.sender.offer(self.now_s)
@@ -69,7 +75,7 @@ class Repairs(RuleBasedStateMachine):
     def carry(self, data, fate):
         at = data.draw(st.integers(0, len(self.network) - 1))
         if fate != "drop":
-            self.receiver.on_datagrams(self.network[at][np.newaxis], self.now_s)
+            self.deliver(self.network[at][np.newaxis])
         if fate != "duplicate":
             del self.network[at]
         self.collect()
@@ -81,7 +87,7 @@ class Repairs(RuleBasedStateMachine):
         arriving = [frame for i, frame in enumerate(self.network) if keep >> (i % 30) & 1]
         self.network.clear()
         if arriving:
-            self.receiver.on_datagrams(np.stack(arriving), self.now_s)
+            self.deliver(np.stack(arriving))
         self.collect()
 
     @precondition(lambda self: self.to_receiver)
@@ -100,8 +106,9 @@ class Repairs(RuleBasedStateMachine):
     @rule(step_s=st.sampled_from([1e-5, 1e-3, 0.1]))
     def wait(self, step_s):
         self.now_s += step_s
-        self.sender.on_deadline(self.now_s)
-        deadline_s = self.receiver.next_deadline_s()
+        if not self.sender.stopped:
+            self.sender.on_deadline(self.now_s)
+        deadline_s = None if self.receiver.stopped else self.receiver.next_deadline_s()
         if deadline_s is not None and deadline_s <= self.now_s:
             self.receiver.on_deadline(self.now_s)
         self.collect()
@@ -153,15 +160,15 @@ class Repairs(RuleBasedStateMachine):
         for _ in range(2000):
             if self.sender.stopped:
                 break
+            self.send(1.0)
+            self.wait(1e-3)
             while self.network:
-                self.receiver.on_datagrams(self.network.pop(0)[np.newaxis], self.now_s)
+                self.deliver(self.network.pop(0)[np.newaxis])
             self.collect()
             while self.to_receiver:
                 self.tell_receiver(True)
             while self.to_sender:
                 self.tell_sender()
-            self.send(1.0)
-            self.wait(1e-3)
         assert self.sender.stopped
         received = self.sender.report("r").received
         assert received is not None

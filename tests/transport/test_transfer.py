@@ -24,9 +24,6 @@ from tests.transport.virtual import (
     unpaced,
 )
 
-# Delivery.
-
-
 # Passes.
 
 
@@ -51,8 +48,6 @@ def test_a_stop_in_the_middle_of_a_pass_ends_it_at_once():
     # The batch in which the bound was met, and nothing after it.
     assert 592 <= sent.chunks_sent < 592 + 44
     assert sent.passes == 1
-    assert not len(outcome.sender.offer(outcome.ended_s + 1))
-    assert outcome.sender.next_deadline_s(outcome.ended_s) is None
 
 
 # Control messages.
@@ -154,27 +149,6 @@ def test_senseless_messages_to_a_receiver_are_protocol_errors(message, named):
     with pytest.raises(ProtocolError, match=named):
         receiver.on_message(message, 0.0)
     assert receiver.poll_messages() == []
-
-
-# What is ignored.
-
-
-def test_datagrams_after_the_stop_are_late():
-    layout = layout_of(10)
-    receiver, into = new_receiver(layout, tolerance=0.5)
-    frames = all_frames(layout)
-    receiver.on_datagrams(frames[:5], 0.0)
-    receiver.on_datagrams(frames[5:], 1.0)
-    assert receiver.ignored == {"late": 5}
-    assert not layout.rows(into)[5:].any()
-    assert receiver.report("s").ended_s == 0.0
-
-
-def test_datagrams_of_another_size_are_counted():
-    receiver, _ = new_receiver(layout_of(10))
-    receiver.on_datagrams(np.zeros((4, 31), dtype=np.uint8), 0.0)
-    receiver.on_datagrams(np.zeros((0, 32), dtype=np.uint8), 0.0)
-    assert receiver.ignored == {"wrong-size": 4}
 
 
 @pytest.mark.parametrize(

@@ -242,8 +242,7 @@ static enum fault first_time(struct placing *it, const uint8_t *frame, int32_t b
 
 /* Takes `count` datagrams that lie `stride` bytes apart; returns how many are valid, or -1 where
    there is no room for the results of so many. */
-API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride,
-                  int writing)
+API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int64_t stride)
 {
     int64_t valid = 0, gained = 0, written = it->rows ? it->chunk_bytes : 0;
     it->ignored = it->gained = 0;
@@ -264,8 +263,6 @@ API int64_t place(struct placing *it, const uint8_t *frames, int64_t count, int6
             continue;
         }
         it->stamps[valid++] = read32(frame + 4) >> CHUNK_BITS << 16 | read16(frame + 14);
-        if (!writing)
-            continue;
         uint32_t chunk = read32(frame + 4) & CHUNK_MASK;
         if (it->rows && i + AHEAD < count) {
             uint32_t soon = read32(frame + AHEAD * stride + 4) & CHUNK_MASK;
@@ -985,7 +982,7 @@ static int64_t place_batch(struct planned_receive *it, int64_t rows)
     part.stamps += it->valid;
     part.chunks += it->gained;
     part.room -= (uint32_t)it->valid; /* never less than has been gained */
-    int64_t valid = place(&part, it->receiving->rows, rows, it->receiving->datagram_bytes, 1);
+    int64_t valid = place(&part, it->receiving->rows, rows, it->receiving->datagram_bytes);
     if (valid < 0)
         return 0; /* `expected` has checked it */
     it->valid += valid;

@@ -28,7 +28,7 @@ from testbed.transport.fast_path import (
 
 # Each function, what it returns, and what it takes.
 _FUNCTIONS = (
-    *(("compose", "i", "aassi"), ("place", "s", "aassi"), ("transfer_of", "s", "ass")),
+    *(("compose", "i", "aassi"), ("place", "s", "aass"), ("transfer_of", "s", "ass")),
     *(("take_key", "-", "acscs"), ("seal_rows", "i", "aass"), ("open_rows", "s", "aass")),
     *(("aes_gcm", "i", "aacasasi"), ("forget_keys", "-", "a")),
     *(("receive", "s", "ai"), ("send_rows", "s", "aias"), ("wait_with_plans", "s", "asasasdd")),
@@ -121,12 +121,12 @@ class CompiledPlacement(Placement):
         self._it.chunks = address_of(self._chunks)
         self._it.room = count
 
-    def take(self, frames: NDArray[np.uint8], *, place: bool) -> Arrivals:
+    def take(self, frames: NDArray[np.uint8]) -> Arrivals:
         count, it = len(frames), self._it
         if count > len(self._stamps):
             self._make_room(count)
         stride = frames.strides[0] if count > 1 else frames.shape[1]  # of one it means nothing
-        valid = self._take(self.address, address_of(frames), count, stride, place)
+        valid = self._take(self.address, address_of(frames), count, stride)
         assert valid >= 0
         return self.taken(valid, it.gained)
 
