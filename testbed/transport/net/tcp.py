@@ -153,8 +153,6 @@ _READS_PER_TURN = 64
 class _Transfer:
     """Stands for `Sender` and `Receiver`: what both sides of a transfer share."""
 
-    attentive = True  # no round trip is measured here
-
     def __init__(
         self, transfer: int, settings: ConnectionSettings, data: "TcpData", now_s: float
     ) -> None:
@@ -174,11 +172,8 @@ class _Transfer:
         compression = self.compression
         return self.layout.chunk_count if compression is None else compression.count(self.layout)
 
-    def on_deadline(self, now_s: float) -> None:
-        """Nothing is ever due."""
-
     def next_deadline_s(self, now_s: float = 0.0, *, planned: bool = False) -> None:
-        return None
+        """Nothing is ever due."""
 
     def made_report(self, peer: str, **measured: Any) -> TransferReport:
         return TransferReport(
@@ -220,8 +215,6 @@ class _Sending(_Transfer):
                 self.left[0] = self.left[0][sent:]
 
     def on_message(self, message: ControlMessage, now_s: float) -> None:
-        if message.type is MessageType.HOLD:
-            return
         if message.type is not MessageType.STOP:
             raise ProtocolError(f"{message.type.name} is not allowed at a TCP sender")
         if self.left:
@@ -245,7 +238,6 @@ class _Sending(_Transfer):
 
 
 class _Receiving(_Transfer):
-    probes = 0
     took: tuple[float, int] | None = None  # no stop rule looks back on it
 
     def __init__(self, into: Buffer, *common: Any) -> None:
@@ -259,7 +251,7 @@ class _Receiving(_Transfer):
         # What is still to be read of the frame's parts, in order.
         self._left = [memoryview(self._head), body]
         self._stream_bytes = sum(part.nbytes for part in self._left)
-        self._begun = False
+        self.asked = False  # whether the peer has begun to send it
         self._stop = ControlMessage(MessageType.STOP, self.transfer)
         self._outbox: list[ControlMessage] = []
         self._counts: TcpCounts
@@ -268,15 +260,11 @@ class _Receiving(_Transfer):
     def progress_s(self) -> float:
         return self.data.read_s  # of an earlier transfer too: this one waits for its end
 
-    @property
-    def asked(self) -> bool:
-        return self._begun
-
     def read(self, now_s: float) -> int:
         """Reads once; returns how much. ProtocolError for another transfer's frame."""
         size = self.data.socket.recv_into(self._left[0])
-        if size and not self._begun:
-            self._begun, self.began_s = True, now_s
+        if size and not self.asked:
+            self.asked, self.began_s = True, now_s
         self._left[0] = self._left[0][size:]
         if not self._left[0]:
             del self._left[0]
