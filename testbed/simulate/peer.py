@@ -477,7 +477,7 @@ class Peer:
     def cut(self, reason: str = "the connection was closed") -> None:
         self._settle()
         other, self.other = self.other, None
-        self.connection.on_control_closed(reason)
+        self.connection.end(reason)
         self.work()
         if other is None:
             return

@@ -255,9 +255,6 @@ class Connection:
     def awaited_bytes(self) -> int:
         return self._parser.missing_bytes
 
-    def on_control_closed(self, reason: str) -> None:
-        self._end(reason)
-
     def _take(self, message: ControlMessage, now_s: float, waited: bool) -> None:
         kind = message.type
         if kind in (MessageType.PROBE, MessageType.ENERGY):
@@ -277,9 +274,9 @@ class Connection:
         elif kind is MessageType.PING:
             self._queue_control([ControlMessage(MessageType.PONG)])
         elif kind is MessageType.REFUSED:
-            self._end(f"it refused: {message.body.decode(errors='replace')}")
+            self.end(f"it refused: {message.body.decode(errors='replace')}")
         elif kind is MessageType.FAILED:
-            self._end(f"it gave up: {message.body.decode(errors='replace')}")
+            self.end(f"it gave up: {message.body.decode(errors='replace')}")
         elif kind is not MessageType.PONG:
             raise ProtocolError(f"{kind.name}, which a connection does not take")
 
@@ -404,9 +401,10 @@ class Connection:
     def give_up(self, reason: str) -> None:
         if self.lost is None:
             self._queue_control([reason_message(MessageType.FAILED, reason)])
-            self._end(reason)
+            self.end(reason)
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """Ends without another word to the peer."""
         if self.lost is not None:
             return
         self.state = ConnectionState.LOST

@@ -78,7 +78,7 @@ def test_a_connection_lets_gather_what_its_only_transfer_can_spare_and_nothing_o
     assert connection.coalesce_s(measured=True) == connection.coalesce_s()  # PROBEs wake it at once
     connection.on_datagrams(frames[20:98], 1 / 256)
     assert connection.coalesce_s() == 1 / 2560
-    connection.on_control_closed("it is gone")
+    connection.end("it is gone")
     assert connection.coalesce_s() == 0
 
 

@@ -95,7 +95,7 @@ def test_a_peer_may_leave_once_it_owes_nothing():
 def test_what_is_posted_just_after_a_peer_was_lost_fails_with_the_reason(protocol):
     place = site(protocol)
     with joined(place) as (_, server):
-        server._driver.links["worker-1"].connection.on_control_closed("nobody was told yet")
+        server._driver.links["worker-1"].connection.end("nobody was told yet")
         handle = server.post_receive(0, 0, {"worker-1": place.layout.new_buffer()})
         with pytest.raises(PeerLost, match="worker-1: nobody was told yet"):
             handle.wait()

@@ -218,10 +218,10 @@ class Link:
         if attentive:
             self.stream.expire(now_s)
         if self.stream.closed is not None:
-            connection.on_control_closed(self.stream.closed)
+            connection.end(self.stream.closed)
         if attentive:
             if not self.has_data and now_s >= self.whole_by_s:
-                connection.on_control_closed("it opened no connection for its data")
+                connection.end("it opened no connection for its data")
             self.planned = data.begin_plans(connection, now_s)
         self.due_s = self.reconsidered_s(now_s)
 

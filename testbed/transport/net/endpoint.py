@@ -375,7 +375,7 @@ class Endpoint:
             self._announcements.append(event.body)
             self._announced_bytes += len(event.body) + _KEPT_BYTES
             if self._announced_bytes > _MAX_ANNOUNCED_BYTES:
-                self._driver.links[peer].connection.on_control_closed("it announces without end")
+                self._driver.links[peer].connection.end("it announces without end")
         elif isinstance(event, Joined):
             self._gone.pop(peer, None)
             self._lost.pop(peer, None)

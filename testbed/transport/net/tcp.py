@@ -421,7 +421,7 @@ class TcpData(DataChannel):
             connection.on_broken(error)
             return
         if reason is not None:
-            connection.on_control_closed(reason)
+            connection.end(reason)
 
     def write(self, connection: Connection, now_s: float) -> None:
         try:
@@ -430,7 +430,7 @@ class TcpData(DataChannel):
         except BlockingIOError:
             pass
         except OSError as error:
-            connection.on_control_closed(f"the data connection failed: {error.strerror}")
+            connection.end(f"the data connection failed: {error.strerror}")
         self.blocked = bool(self._sending())
 
     def _sending(self) -> list[Any]:
