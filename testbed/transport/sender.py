@@ -454,9 +454,6 @@ class Outgoing:
     def check(self, transfer: int) -> None:
         self._numbers.check(transfer, len(self.senders))
 
-    def prepare(self, transfer: int, payload: NDArray[np.uint8], arrangers: dict[int, Any]) -> None:
-        """Checks a payload for several peers, before any is sent one."""
-
     def post(
         self,
         transfer: int,
@@ -464,7 +461,7 @@ class Outgoing:
         now_s: float,
         arrangers: dict[int, Any] | None,
     ) -> None:
-        """Begins a transfer; `arrangers` as a `Sender` takes them, or what `prepare` has made."""
+        """Begins a transfer; `arrangers` as a `Sender` takes them."""
         self.check(transfer)
         self.senders[transfer] = self._new(transfer, payload, now_s, arrangers)
         self._numbers.last = transfer

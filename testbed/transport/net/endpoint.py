@@ -3,7 +3,7 @@
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
@@ -38,24 +38,20 @@ class Handle:
 
     transfer: int  # its number
     sending: bool  # whether this side sends
-    _peers: Iterable[str]
+    peers: Collection[str]
     _wait: Callable[["Handle"], None]
     # Of those peers with which it has ended; and those that were lost before, each with the reason.
     reports: dict[str, TransferReport] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._peers = frozenset(self._peers)  # a mapping would hold its buffers
-        self._awaited = set(self._peers)
+        self.peers = frozenset(self.peers)  # a mapping would hold its buffers
+        self._awaited = set(self.peers)
 
     @property
     def done(self) -> bool:
         """True once it has ended with every peer, in one way or the other."""
         return not self._awaited
-
-    @property
-    def peers(self) -> set[str]:
-        return set(self._peers)
 
     def wait(self) -> dict[str, TransferReport]:
         """Returns the reports once it has ended with all peers.
@@ -155,19 +151,14 @@ class Endpoint:
         """Begins to send; the payloads must not change before the handle is done.
 
         Raises ValueError, and nothing is sent, for an unknown peer, a number that does not ascend,
-        more transfers than may be in flight, or a payload that kernel TCP's coding cannot carry.
+        or more transfers than may be in flight.
         """
         arrangers: dict[int, Any] | None = {} if len(payloads) > 1 else None
-
-        def check(connection: Connection) -> None:
-            connection.outgoing.check(transfer)
-            if arrangers is not None:
-                connection.outgoing.prepare(transfer, payloads[connection.peer], arrangers)
 
         def begin(connection: Connection, now_s: float) -> None:
             connection.post_send(transfer, payloads[connection.peer], now_s, arrangers)
 
-        return self._post(transfer, payloads, begin, check, sending=True)
+        return self._post(transfer, payloads, begin, sending=True)
 
     def post_receive(
         self, transfer: int, tolerance: float | StopRuleFactory, into: Buffers
@@ -176,20 +167,16 @@ class Endpoint:
         make = tolerance if callable(tolerance) else Fixed(tolerance).stop_rule(critical=False)
         layout = self._config.layout_of(transfer)
 
-        def check(connection: Connection) -> None:
-            connection.incoming.check(transfer)
-
         def begin(connection: Connection, now_s: float) -> None:
             connection.post_receive(transfer, make(layout), into[connection.peer], now_s)
 
-        return self._post(transfer, into, begin, check, sending=False)
+        return self._post(transfer, into, begin, sending=False)
 
     def _post(
         self,
         transfer: int,
         buffers: Buffers,
         begin: Callable[[Connection, float], None],
-        check: Callable[[Connection], None],
         *,
         sending: bool,
     ) -> Handle:
@@ -201,7 +188,8 @@ class Endpoint:
         self.await_start()
         links = self._present()
         for peer in buffers.keys() & links.keys():
-            check(links[peer].connection)
+            connection = links[peer].connection
+            (connection.outgoing if sending else connection.incoming).check(transfer)
         handle = Handle(transfer, sending, buffers, self._await)
         now_s = time.monotonic()
         for peer in buffers:

@@ -317,22 +317,15 @@ class _TcpOutgoing(Outgoing):
     def _new(
         self, transfer: int, payload: Buffer, now_s: float, arrangers: dict[int, Any] | None
     ) -> Any:
-        packed = self._packed(transfer, payload, {} if arrangers is None else arrangers)
-        return _Sending(packed, transfer, self._settings, self.data, now_s)
-
-    def prepare(self, transfer: int, payload: Buffer, arrangers: dict[int, Any]) -> None:
-        self._packed(transfer, payload, arrangers)
-
-    def _packed(self, transfer: int, payload: Buffer, arrangers: dict[int, Any]) -> _Packed:
         layout, compression = self._settings.layout_of(transfer), self.data.compression
         rows = layout.rows(payload)
-        if (place := rows.ctypes.data) not in arrangers:
+        packed: dict[int, _Packed] = {} if arrangers is None else arrangers  # by address
+        if (place := rows.ctypes.data) not in packed:
             if compression is None:
-                arrangers[place] = None, rows.reshape(-1).data[: layout.payload_bytes]
+                packed[place] = None, rows.reshape(-1).data[: layout.payload_bytes]
             else:
-                arrangers[place] = compression.pack(layout, payload)
-        packed: _Packed = arrangers[place]
-        return packed
+                packed[place] = compression.pack(layout, payload)
+        return _Sending(packed[place], transfer, self._settings, self.data, now_s)
 
     def offer(self, now_s: float) -> Buffer:
         return self.nothing
