@@ -3,7 +3,7 @@
 Nothing is sent before, so an unknown sender learns nothing (`docs/concepts/connection.md`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 
 from testbed.transport.errors import ProtocolError
@@ -62,15 +62,15 @@ class Newcomer:
 class Admission:
     """Judges HELLOs for a server."""
 
-    addresses: Mapping[str, str]  # name -> numeric IP address of each worker that is expected
+    names: Container[str]  # of the workers that are expected
     layout: PayloadLayout | None = None
     terms: str = ""
 
-    def judge(self, hello: Hello, address: str, identity: str | None = None) -> None:
-        """Returns if the worker may join."""
-        if hello.name not in self.addresses:
+    def judge(self, hello: Hello, *, at_home: bool, identity: str | None) -> None:
+        """Returns if the worker may join; `at_home`: it has the address of its name."""
+        if hello.name not in self.names:
             raise UnknownSenderError("unknown-name", hello.name)
-        if address != self.addresses[hello.name]:
+        if not at_home:
             raise UnknownSenderError("unknown-address", hello.name)
         if identity is not None and identity != hello.name:
             raise UnknownSenderError("another-name", hello.name)

@@ -129,8 +129,7 @@ class Membership:
         config = self._config
         assert self._carrier is not None
         self._tls()  # finds files that cannot be used before any worker comes
-        addresses = {peer: str(host) for peer, host in self._hosts.items()}
-        self._admission = Admission(addresses=addresses, layout=config.layout, terms=config.terms)
+        self._admission = Admission(names=self._hosts, layout=config.layout, terms=config.terms)
         control = socket.socket(local.family, socket.SOCK_STREAM)
         new_listener = partial(Listener, session=config.session, rejections=self._rejections)
         listeners = self._driver.listeners
@@ -160,9 +159,8 @@ class Membership:
 
     def _admit(self, hello: Hello, arrival: Arrival, admission: Admission) -> None:
         host = self._hosts.get(hello.name)
-        is_peer = host is not None and host.is_source(arrival.address)
-        address = str(host) if is_peer else arrival.address[0]
-        admission.judge(hello, address, arrival.stream.identity)
+        at_home = host is not None and host.is_source(arrival.address)
+        admission.judge(hello, at_home=at_home, identity=arrival.stream.identity)
 
     def _judge(self, hello: Hello, arrival: Arrival) -> None:
         """Admits a worker, or refuses it with the reason; UnknownSenderError for anyone else."""
@@ -205,8 +203,7 @@ class Membership:
 
     def _judge_data(self, peer: str, hello: Hello, arrival: Arrival) -> None:
         assert isinstance(self._carrier, TcpCarrier)
-        addresses = {peer: str(self._hosts[peer])}
-        self._admit(hello, arrival, Admission(addresses=addresses, terms=self._config.terms))
+        self._admit(hello, arrival, Admission(names=(peer,), terms=self._config.terms))
         link = self._driver.links.get(peer)
         if link is None or link.has_data:
             raise UnknownSenderError("twice", hello.name)
