@@ -14,7 +14,12 @@ from testbed.transport import codec as codecs
 from testbed.transport.codec import CODECS, Codec
 from testbed.transport.errors import ProtocolError
 from testbed.transport.messages import MAX_STOP_BYTES
-from testbed.transport.wire import CHUNK_BITS, DEFAULT_CHUNK_BYTES, check_chunk_bytes
+from testbed.transport.wire import (
+    CHUNK_BITS,
+    DEFAULT_CHUNK_BYTES,
+    HEADER_BYTES,
+    MAX_DATAGRAM_BYTES,
+)
 
 ELEMENT_BYTES = 4
 MAX_CHUNKS = 8 * MAX_STOP_BYTES
@@ -70,7 +75,12 @@ class PayloadLayout:
             )
 
     def _check_chunk_bytes(self) -> None:
-        check_chunk_bytes(self.chunk_bytes)
+        limit = MAX_DATAGRAM_BYTES - HEADER_BYTES
+        if not 4 <= self.chunk_bytes <= limit or self.chunk_bytes % 4:
+            raise ValueError(
+                f"chunk_bytes is {self.chunk_bytes}; "
+                f"valid: a multiple of 4 from 4 to {limit // 4 * 4}"
+            )
         if self.elements_per_chunk < 1:
             raise ValueError(
                 f"chunk_bytes is {self.chunk_bytes}, in which {self.codec} puts no element"

@@ -314,8 +314,6 @@ class Ack:
     @classmethod
     def parse(cls, body: bytes) -> "Ack":
         """Decodes a body whose size the parser has checked; ProtocolError when malformed."""
-        if len(body) < _FIELDS.size:
-            raise ProtocolError(f"ACK with a body of {len(body)} bytes")
         first, echo, held_us, probed, _, flags = _FIELDS.unpack_from(body)
         if flags not in (0, _AT_ONCE):
             raise ProtocolError(f"ACK with flags {flags:#x}; valid: 0 and {_AT_ONCE}")

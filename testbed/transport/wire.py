@@ -31,15 +31,6 @@ CHUNK_BITS = 26
 NUMBER_MODULUS = 1 << (32 - CHUNK_BITS + SEND_INDEX_BITS)
 
 
-def check_chunk_bytes(chunk_bytes: int) -> None:
-    """Raises ValueError unless chunks of this size fit a datagram and hold whole floats."""
-    limit = MAX_DATAGRAM_BYTES - HEADER_BYTES
-    if not 4 <= chunk_bytes <= limit or chunk_bytes % 4:
-        raise ValueError(
-            f"chunk_bytes is {chunk_bytes}; valid: a multiple of 4 from 4 to {limit // 4 * 4}"
-        )
-
-
 @lru_cache(maxsize=16)
 def datagram_dtype(chunk_bytes: int) -> np.dtype:
     """The structure of one datagram; its itemsize is HEADER_BYTES + chunk_bytes."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from testbed.transport import PayloadLayout
 from testbed.transport.errors import PeerLost, ProtocolError
 from testbed.transport.layout import MAX_CHUNKS
-from testbed.transport.wire import check_chunk_bytes, fields, new_frames
+from testbed.transport.wire import fields, new_frames
 
 layouts = st.builds(
     PayloadLayout,
@@ -155,7 +155,7 @@ def test_header_is_sixteen_bytes_in_network_order():
 @pytest.mark.parametrize("size", [0, -4, 2, 1457, 65496])
 def test_chunk_sizes_that_cut_floats_or_do_not_fit_are_refused(size):
     with pytest.raises(ValueError, match=f"chunk_bytes is {size}; .* of 4 from 4 to 65488$"):
-        check_chunk_bytes(size)
+        PayloadLayout([("a", 1)], size)
 
 
 # Errors.

@@ -7,7 +7,7 @@ import select
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,12 +156,6 @@ _COMPILED = FastPath(CompiledComposer, CompiledPlacement, _transfer_of, compiled
 FAST_PATH = NUMPY if LIBRARY is None else _COMPILED
 
 
-class Compiled(Protocol):
-    """An object with a C structure at an address."""
-
-    address: int
-
-
 class PlannedSend(ctypes.Structure):
     """Carries out one `SendPlan` after another."""
 
@@ -175,11 +169,9 @@ class PlannedSend(ctypes.Structure):
         (ctypes.c_int64 * _LOGGED, "sizes"),
     )
 
-    def __init__(
-        self, descriptor: int, plain: int, segmented: int, *, seal: Compiled | None = None
-    ) -> None:
-        """`plain` and `segmented` are a `BatchSender`'s `addresses`."""
-        sealing = None if seal is None else seal.address
+    def __init__(self, descriptor: int, plain: int, segmented: int, *, seal: Any) -> None:
+        """`plain` and `segmented` are a `BatchSender`'s `addresses`; `seal` a compiled one's."""
+        sealing = getattr(seal, "address", None)
         super().__init__(descriptor=descriptor, plain=plain, sealing=sealing)
         self._seal = seal  # holds the struct
         self._segmented = segmented

@@ -33,6 +33,7 @@ from testbed.transport.net.addresses import (
 from testbed.transport.net.driver import DataChannel
 from testbed.transport.net.tls import TAG_BYTES, Authentication, CompiledAuthentication
 from testbed.transport.settings import LeaveOut
+from testbed.transport.wire import MAX_DATAGRAM_BYTES
 
 # Python's socket module lacks the numbers of <linux/udp.h>.
 SOL_UDP = 17
@@ -104,7 +105,7 @@ class BatchSender:
     """Sends batches of datagrams of one size, to one peer or through a connected socket."""
 
     def __init__(self, datagram_bytes: int) -> None:
-        self.per_segmented = max(1, min(MAX_SEGMENTS, 65507 // datagram_bytes))
+        self.per_segmented = max(1, min(MAX_SEGMENTS, MAX_DATAGRAM_BYTES // datagram_bytes))
         self._address: SocketAddress | None = None
         self._structs = [
             _Sending(per_message=per_message, datagram_bytes=datagram_bytes)
@@ -324,8 +325,7 @@ class UdpSocket:
         return in_c and LIBRARY is not None
 
     def planned_send(self) -> PlannedSend:
-        seal = self.seal if isinstance(self.seal, CompiledAuthentication) else None
-        return PlannedSend(self.fileno(), *self._sender.addresses, seal=seal)
+        return PlannedSend(self.fileno(), *self._sender.addresses, seal=self.seal)
 
     def planned_receive(self) -> PlannedReceive:
         return PlannedReceive(self.fileno(), ctypes.addressof(self._receiving))

@@ -81,9 +81,6 @@ class StreamingSender(SelectiveSender):
 
     def on_change(self, now_s: float) -> None:
         self._copyable = None
-        self._trust(now_s)
-
-    def _trust(self, now_s: float) -> None:
         round_trip_s = self.estimates.smoothed_s
         if round_trip_s is not None:
             self._trusted_until_s = now_s + _TRUSTED_ROUND_TRIPS * round_trip_s + _TRUSTED_S
