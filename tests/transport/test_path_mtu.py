@@ -6,6 +6,9 @@ import struct
 
 import numpy as np
 import pytest
+from scapy.layers.inet import ICMP, IP, UDP
+from scapy.layers.inet6 import ICMPv6PacketTooBig, IPv6
+from scapy.packet import Packet
 
 from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import run
@@ -51,30 +54,21 @@ def test_a_chunk_that_would_be_fragmented_is_refused(monkeypatch):
         check_chunk_fits(65536, local=LOCAL, peer=OTHER)
 
 
-def icmp_checksum(raw):
-    total = sum(struct.unpack(f"!{len(raw) // 2}H", raw))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return struct.pack("!H", ~total & 0xFFFF)
-
-
 def forge(source, destination, claimed_bytes):
     """Sends `source` what a router would that has a smaller MTU on the way to `destination`."""
-    six = len(source) == 4
-    family = socket.AF_INET6 if six else socket.AF_INET
-    ends = b"".join(socket.inet_pton(family, end[0]) for end in (source, destination))
-    udp_header = struct.pack("!HHHH", source[1], destination[1], 1460, 0)
-    if six:  # "packet too big"; the kernel adds the sum
-        cause = struct.pack("!IHBB", 6 << 28, 1460, 17, 64) + ends + udp_header
-        message = struct.pack("!BBHI", 2, 0, 0, claimed_bytes) + cause
-    else:  # "fragmentation needed"
-        cause = struct.pack("!BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0) + ends + udp_header
-        message = struct.pack("!BBHHH", 3, 4, 0, 0, claimed_bytes) + cause
-        message = message[:2] + icmp_checksum(message) + message[4:]
-    protocol = socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP
+    ends = {"src": source[0], "dst": destination[0]}
+    datagram = UDP(sport=source[1], dport=destination[1], len=1460, chksum=0)
+    message: Packet
+    if len(source) == 4:  # the kernel adds the sum
+        family, protocol = socket.AF_INET6, socket.IPPROTO_ICMPV6
+        message = ICMPv6PacketTooBig(mtu=claimed_bytes, cksum=0) / IPv6(**ends, plen=1460, nh=17)
+    else:
+        family, protocol = socket.AF_INET, socket.IPPROTO_ICMP
+        needed = ICMP(type="dest-unreach", code="fragmentation-needed", nexthopmtu=claimed_bytes)
+        message = needed / IP(**ends, len=1500, flags="DF")
     with socket.socket(family, socket.SOCK_RAW, protocol) as raw:
         raw.bind((destination[0], 0))
-        raw.sendto(message, (source[0], 0))
+        raw.sendto(bytes(message / datagram), (source[0], 0))
 
 
 def after_a_forged_message(near, far, claimed_bytes):
