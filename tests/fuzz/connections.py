@@ -33,11 +33,10 @@ from testbed.transport.messages import (
     pack_arrivals,
     pack_bitmap,
 )
-from testbed.transport.order import InOrder
 from testbed.transport.repair import REPAIRS
 from testbed.transport.repair.passes import PassesReceiver
 from testbed.transport.repair.selective import AcknowledgingReceiver, SelectiveSender
-from testbed.transport.settings import REMEMBERED, ConnectionSettings
+from testbed.transport.settings import REMEMBERED
 from testbed.transport.tolerance import FractionRule, required_chunks
 from testbed.transport.wire import (
     HEADER_BYTES,
@@ -46,8 +45,9 @@ from testbed.transport.wire import (
     fields,
     new_frames,
 )
+from tests.transport.virtual import SESSION, settings_of
 
-SESSION, TRANSFER, CHUNK = 0xC0FFEE, 6, 8
+TRANSFER, CHUNK = 6, 8
 LARGEST_PENDING = 12 + max(largest for _, largest in body_limits(1 << 15).values())
 IN_FLIGHT = 2
 # Nobody's datagrams are counted for another reason.
@@ -77,12 +77,8 @@ class Victim:
         self.layout = PayloadLayout([("w", chunks * CHUNK // 4 - 1)], CHUNK)
         self.limits = body_limits(self.layout.chunk_count)
         self._rule, self._tolerance = FractionRule(tolerance), tolerance
-        self._settings = ConnectionSettings(
-            session=SESSION,
-            layout=self.layout,
-            repair=REPAIRS.create(repair),
-            order=InOrder(),
-            transfers_in_flight=IN_FLIGHT,
+        self._settings = settings_of(
+            self.layout, REPAIRS.create(repair), transfers_in_flight=IN_FLIGHT
         )
         self._opened, self._posted = opened, posted
         self.now_s = 0.0

@@ -36,16 +36,12 @@ def fuzz(program, seconds):
     )
 
 
+@pytest.mark.parametrize("driver", [DRIVER, OF_CODECS], ids=lambda path: path.stem)
 @pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.long)])
-def test_no_count_and_no_datagram_leads_beyond_a_buffer(compiler, tmp_path, seconds):
-    done = fuzz(build(compiler, tmp_path, SOURCE), seconds)
-    assert done.returncode == 0, done.stderr[:3000]
-    assert int(done.stdout) > 500 * seconds
-
-
-@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.long)])
-def test_no_codec_reads_or_writes_beyond_values_and_chunks(compiler, tmp_path, seconds):
-    done = fuzz(build(compiler, tmp_path, SOURCE, OF_CODECS), seconds)
+def test_no_count_no_datagram_and_no_chunk_leads_beyond_a_buffer(
+    compiler, tmp_path, driver, seconds
+):
+    done = fuzz(build(compiler, tmp_path, SOURCE, driver), seconds)
     assert done.returncode == 0, done.stderr[:3000]
     assert int(done.stdout) > 500 * seconds
 

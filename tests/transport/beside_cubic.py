@@ -14,12 +14,7 @@ import numpy as np
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Batch, Link, Train, depart
-from tests.transport.test_congestion_goals import (
-    CONTROLS,
-    DATAGRAM_BYTES,
-    TransferFlow,
-    payload_of,
-)
+from tests.transport.test_congestion_goals import CONTROLS, SIZE, TransferFlow, payload_of
 
 _BETA, _C = 0.7, 0.4
 _ALPHA = 3 * (1 - _BETA) / (1 + _BETA)
@@ -34,7 +29,7 @@ class CubicFlow:
         self._simulation, self._link, self._back_s = simulation, link, back_s
         # ACKs that come in step with the queue's departures would find room by their phase.
         self._random = random.Random(seed)
-        self._jitter_s = DATAGRAM_BYTES * 8 / link.rate_bps
+        self._jitter_s = SIZE * 8 / link.rate_bps
         self._window, self._threshold = 10.0, math.inf
         self._sent_s: dict[int, float] = {}  # of those in flight, ascending
         self._next = 0
@@ -63,7 +58,7 @@ class CubicFlow:
                 number = first + place
                 self._simulation.at(self._acked_s, functools.partial(self._on_ack, number))
 
-        batch = Batch(size_bytes=DATAGRAM_BYTES, links=[self._link], deliver=arrive)
+        batch = Batch(size_bytes=SIZE, links=[self._link], deliver=arrive)
         depart(batch, np.full(count, now_s))
 
     def _on_ack(self, number: int) -> None:
@@ -143,7 +138,7 @@ def share(
         if control == "rival":
             ours = CubicFlow(simulation, link, back_s=rtt_s / 2, seed=seed + 100)
         else:
-            layout, payload = payload_of(math.ceil(1.1 * rate_bps * until_s / 8 / DATAGRAM_BYTES))
+            layout, payload = payload_of(math.ceil(1.1 * rate_bps * until_s / 8 / SIZE))
             ours = TransferFlow(
                 simulation=simulation,
                 links=[link],
@@ -161,7 +156,7 @@ def share(
         before = ours.delivered, rival.delivered
         simulation.run(until_s=until_s, limit=10**9)
         mine, its = mine + ours.delivered - before[0], its + rival.delivered - before[1]
-    assert (mine + its) * DATAGRAM_BYTES * 4 > 0.8 * rate_bps * (until_s - 4)
+    assert (mine + its) * SIZE * 4 > 0.8 * rate_bps * (until_s - 4)
     return mine / (mine + its)
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,9 @@ from testbed.transport import (
     Endpoint,
     EndpointConfig,
     PayloadLayout,
+    PeerLost,
     ProtocolConfig,
+    ProtocolError,
     open_endpoint,
     preset,
 )
@@ -33,23 +34,31 @@ both = pytest.mark.parametrize("protocol", CARRIERS, ids=lambda protocol: protoc
 _blocks = itertools.count()
 
 
-@dataclass(frozen=True)
 class Site:
-    """A server address and worker addresses of their own."""
+    """A server and workers at addresses of their own: 127.x.y.0 of the process and the site."""
 
-    prefix: str
-    protocol: ProtocolConfig
-    layout: PayloadLayout
-    workers: int
-    settings: dict[str, Any]
-
-    @property
-    def server_address(self) -> str:
-        return f"{self.prefix}.1"
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        return {f"worker-{i}": f"{self.prefix}.{i + 1}" for i in range(1, self.workers + 1)}
+    def __init__(
+        self,
+        protocol: ProtocolConfig | None = None,
+        *,
+        layout: PayloadLayout | None = None,
+        workers: int = 1,
+        **settings: Any,
+    ) -> None:
+        """The ports are below the ephemeral range."""
+        prefix = f"127.{1 + os.getpid() % 250}.{next(_blocks) % 250}"
+        self.server_address = f"{prefix}.1"
+        self.addresses = {f"worker-{i}": f"{prefix}.{i + 1}" for i in range(1, workers + 1)}
+        self.protocol = protocol or preset("fixed-low", tolerance=0)
+        self.layout = layout or PayloadLayout([("weights", 100_001)])
+        self.settings: dict[str, Any] = {
+            "rate_bps": 500e6,
+            "control_port": 21000,
+            "data_port": 21100,
+            "peer_timeout_s": 10.0,
+            "connect_timeout_s": 20.0,
+            **settings,
+        }
 
     def server(self, **changes: Any) -> EndpointConfig:
         return self._config("server", self.server_address, self.addresses, changes)
@@ -76,30 +85,7 @@ class Site:
         )
 
 
-def site(
-    protocol: ProtocolConfig | None = None,
-    *,
-    layout: PayloadLayout | None = None,
-    workers: int = 1,
-    **settings: Any,
-) -> Site:
-    """127.x.y.0 with x from the process and y counted up; ports below the ephemeral range."""
-    block = next(_blocks)
-    prefix = f"127.{1 + os.getpid() % 250}.{block % 250}"
-    defaults = {
-        "rate_bps": 500e6,
-        "control_port": 21000,
-        "data_port": 21100,
-        "peer_timeout_s": 10.0,
-        "connect_timeout_s": 20.0,
-    }
-    return Site(
-        prefix,
-        protocol or preset("fixed-low", tolerance=0),
-        layout or PayloadLayout([("weights", 100_001)]),
-        workers,
-        {**defaults, **settings},
-    )
+site = Site
 
 
 def udp_of(endpoint: Endpoint, peer: str = "server") -> UdpSocket:
@@ -126,6 +112,12 @@ def in_thread(work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
 
     threading.Thread(target=run, daemon=True).start()
     return future
+
+
+def failure(call: Callable[..., Any], *arguments: Any) -> Any:
+    with pytest.raises((PeerLost, ProtocolError, ValueError)) as caught:
+        call(*arguments)
+    return caught.value
 
 
 @contextlib.contextmanager
@@ -190,6 +182,7 @@ def run_all(
         with open_endpoint(config) as endpoint:
             return work(endpoint, *arguments)
 
-    futures = [in_thread(one, place.worker(i), worker, i) for i in range(1, place.workers + 1)]
+    numbers = range(1, len(place.addresses) + 1)
+    futures = [in_thread(one, place.worker(i), worker, i) for i in numbers]
     result = one(place.server(), server)
     return result, [future.result(timeout=30) for future in futures]

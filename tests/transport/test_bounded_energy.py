@@ -17,15 +17,12 @@ from testbed.transport.order import (
     ORDERS,
     Arranger,
     ByEnergy,
-    InOrder,
     OrderContext,
     sending_order,
 )
 from testbed.transport.receiver import Incoming, TransferTimes
-from testbed.transport.repair import Passes
-from testbed.transport.settings import ConnectionSettings, SlowestPeer
+from testbed.transport.settings import SlowestPeer
 from tests.transport.virtual import (
-    SESSION,
     Two,
     all_frames,
     ended,
@@ -34,6 +31,7 @@ from tests.transport.virtual import (
     progress,
     random_payload,
     reports,
+    settings_of,
 )
 
 CHUNKS, FLOOR, SHARE, ROUNDS = 100, 0.05, 0.9, 7
@@ -477,9 +475,7 @@ def test_transfers_that_may_be_under_way_with_others_do_not_count(in_flight):
 
 def test_all_connections_of_a_side_look_back_on_the_slowest():
     layout = layout_of(4)
-    settings = ConnectionSettings(
-        session=SESSION, layout=layout, repair=Passes(), order=InOrder(), transfers_in_flight=2
-    )
+    settings = settings_of(layout, transfers_in_flight=2)
     one, other = (Incoming(peer, settings, [], Counter()) for peer in ("a", "b"))
     for transfer in range(8):
         one._times.note(transfer, (5.0, 4))

@@ -5,14 +5,13 @@ hold 9 datagrams; what comes in one of the receiver's absences of 10 ms are 860.
 """
 
 import statistics
-from typing import Any
 
 import numpy as np
 import pytest
 
 from testbed.transport.congestion import Bbr
-from testbed.transport.congestion.base import Feedback
 from testbed.transport.wire import wire_bytes
+from tests.transport.test_congestion import report
 from tests.transport.virtual import Two, ended
 
 RATE_BPS, DELAY_S, BUSY_S = 1e9, 50e-6, 10e-3
@@ -91,10 +90,10 @@ def test_no_more_is_sent_than_the_socket_of_a_busy_receiver_holds(measured):
     assert busy.overflows <= 0.05 * 5 * CHUNKS  # without a bound: 0.42
 
 
-def answer(at_s, *, waited=False, lost=0, window=10) -> Any:
-    return Feedback(
-        now_s=at_s,
-        delivered_bytes=(window - lost) * SIZE,
+def answer(at_s, *, waited=False, lost=0, window=10):
+    return report(
+        at_s,
+        (window - lost) * SIZE,
         lost_bytes=lost * SIZE,
         in_flight_bytes=window * SIZE,
         rtt_s=None if waited else 1e-3,

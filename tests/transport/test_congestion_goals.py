@@ -29,9 +29,8 @@ from testbed.transport.events import Event, TransferDone
 from testbed.transport.native.fast_path import FAST_PATH
 from testbed.transport.path_estimates import PathEstimates
 from testbed.transport.repair import REPAIRS
+from tests.transport.test_congestion import SIZE, report
 from tests.transport.virtual import Network, Two, bernoulli, layout_of, random_payload, transfer
-
-DATAGRAM_BYTES = 1514
 
 
 class TransferFlow(Two):
@@ -132,7 +131,7 @@ class Scenario:
         """For how long the bottleneck has sent until now."""
         left_bytes = self.link.queued_bytes  # first: it serves
         entered = self.link.sent - self.link.dropped
-        return (entered * DATAGRAM_BYTES - left_bytes) * 8 / self.link.rate_bps
+        return (entered * SIZE - left_bytes) * 8 / self.link.rate_bps
 
     def run(self, round_trips: float) -> list[float]:
         """The share of the rate that came out of the bottleneck in each round trip from now on."""
@@ -140,7 +139,7 @@ class Scenario:
         for _ in range(math.ceil(round_trips)):
             busy_s, lost = self.busy_s, self.link.lost
             self.simulation.run(until_s=self.simulation.now_s + self.rtt_s)
-            lost_s = (self.link.lost - lost) * DATAGRAM_BYTES * 8 / self.link.rate_bps
+            lost_s = (self.link.lost - lost) * SIZE * 8 / self.link.rate_bps
             shares.append((self.busy_s - busy_s - lost_s) / self.rtt_s)
         return shares
 
@@ -312,7 +311,7 @@ def test_later_transfers_are_as_fast_as_the_path_because_the_first_was_learnt_fr
     scenario.end()
     ended_s = scenario.flows[0].ended_s
     last_s = ended_s[3] - ended_s[2] - pause_s
-    assert last_s <= 1.15 * (chunks * DATAGRAM_BYTES * 8 / 50e6 + 0.01)
+    assert last_s <= 1.15 * (chunks * SIZE * 8 / 50e6 + 0.01)
     assert last_s <= 1.05 * ended_s[0]
 
 
@@ -321,7 +320,7 @@ def test_later_transfers_are_as_fast_as_the_path_because_the_first_was_learnt_fr
 
 def local(name, repair, **settings):
     """100 Mbit/s and 1 ms, with a queue of 100 datagrams."""
-    queue = 100 * DATAGRAM_BYTES / 12_500
+    queue = 100 * SIZE / 12_500
     return Scenario(name, repair, rate_bps=100e6, rtt_s=1e-3, queue=queue, **settings)
 
 
@@ -330,7 +329,7 @@ def local(name, repair, **settings):
 def test_one_flow_is_close_to_the_byte_bound(name, repair):
     scenario = local(name, repair, chunks=600)
     scenario.end()
-    bound_s = 600 * DATAGRAM_BYTES * 8 / 100e6
+    bound_s = 600 * SIZE * 8 / 100e6
     # TIMELY starts slowly.
     assert scenario.flows[0].ended_s[0] <= (1.3 if name == "timely" else 1.05) * bound_s
 
@@ -352,16 +351,8 @@ SHARE_BPS = 33e6
 
 
 def feedback(lost_share, queueing=False, sent=160):
-    return Feedback(
-        now_s=1.0,
-        delivered_bytes=1514,
-        lost_bytes=1514,
-        in_flight_bytes=0,
-        lost_share=lost_share,
-        queueing=queueing,
-        sent_bytes=sent * 1514,
-        needed_bytes=100 * 1514,
-    )
+    sizes = {"sent_bytes": sent * SIZE, "needed_bytes": 100 * SIZE}
+    return report(1.0, lost_bytes=SIZE, lost_share=lost_share, queueing=queueing, **sizes)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +378,7 @@ def test_each_transfer_begins_at_its_own_rate_and_keeps_to_it_until_it_is_late()
     control.on_feedback(feedback(0.9, sent=149))
     assert control.rate_bps == SHARE_BPS
     assert control.steady_until_s == -math.inf
-    control.on_sent(2 * 1514, 2.1)  # it needs no answer to know that it is late
+    control.on_sent(2 * SIZE, 2.1)  # it needs no answer to know that it is late
     assert control.rate_bps == pytest.approx(10 * SHARE_BPS)
 
 

@@ -169,9 +169,7 @@ def test_damaged_numbers_stop_nothing_and_a_long_silence_is_survived(fast_path):
         taken = it.take(numbered(layout, [number, damaged, number + 2]))
         assert numbers_of(taken.stamps).tolist() == [number, number + 2]
     assert it.ignored["far-ahead"] == 20
-    later = [
-        len(it.take(numbered(layout, [n, n + 1])).stamps) for n in (10**6, 10**6 + 2)
-    ]
+    later = [len(it.take(numbered(layout, [n, n + 1])).stamps) for n in (10**6, 10**6 + 2)]
     assert later == [2, 2]
 
 

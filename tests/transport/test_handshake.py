@@ -16,6 +16,7 @@ from tests.transport.loopback import (
     SESSION,
     both,
     carry,
+    failure,
     hello_from,
     in_thread,
     joined,
@@ -24,12 +25,6 @@ from tests.transport.loopback import (
     site,
     udp_of,
 )
-
-
-def lonely(config, sockets=None, *, kind=(PeerLost, ProtocolError, ValueError)):
-    with pytest.raises(kind) as caught:
-        open_endpoint(config, sockets)
-    return caught.value
 
 
 @both
@@ -41,21 +36,21 @@ def test_those_who_do_not_come_are_named(protocol):
             endpoint.await_announcement()
 
     came = in_thread(come)
-    error = lonely(place.server(), kind=PeerLost)
+    error = failure(open_endpoint, place.server())
     assert error.peer == "worker-1, worker-3"
     came.result(timeout=30)
 
 
 def test_a_server_that_is_not_there_is_named_with_its_address():
     place = site(connect_timeout_s=0.3)
-    error = lonely(place.worker(), kind=PeerLost)
+    error = failure(open_endpoint, place.worker())
     assert f"{place.server_address}:21000" in str(error)
 
 
 def test_a_layout_that_no_hello_can_hold_is_refused_with_what_helps():
     place = site(layout=PayloadLayout([(f"tensor-{i}", 1) for i in range(60_000)]))
     with socket.create_server((place.server_address, place.settings["control_port"])):
-        error = lonely(place.worker(), kind=ValueError)
+        error = failure(open_endpoint, place.worker())
     assert re.fullmatch(
         r"the layout's description is 1\d{6} bytes long and a HELLO holds 1048576: "
         "merge tensors, or shorten their names",
@@ -100,8 +95,8 @@ def test_strangers_are_counted_and_hold_nobody_up(protocol, monkeypatch):
 )
 def test_the_operator_reads_why_a_worker_could_not_join(protocol, changes, reads):
     place = site(protocol, connect_timeout_s=0.5)
-    outcome = in_thread(lonely, place.worker(**changes))
-    error = lonely(place.server())
+    outcome = in_thread(failure, open_endpoint, place.worker(**changes))
+    error = failure(open_endpoint, place.server())
     outcome.result(timeout=30)
     turned_away = reads.format(address=re.escape(place.addresses["worker-1"]))
     expected = rf"lost worker-1: did not join within 0\.5 s; turned away: {turned_away}"
@@ -140,8 +135,8 @@ def test_a_connection_whose_kernel_has_another_congestion_control_is_refused_on_
         chunk_bytes=place.layout.chunk_bytes,
         congestion_control="reno",
     )
-    refused = in_thread(lambda: lonely(place.worker(), kind=ProtocolError))
-    at_server = lonely(config, sockets, kind=ProtocolError)
+    refused = in_thread(failure, open_endpoint, place.worker())
+    at_server = failure(open_endpoint, config, sockets)
     why = (
         "TCP congestion control is 'reno' instead of 'cubic': this process may not set it, or the "
         "route has another"

@@ -8,9 +8,8 @@ import numpy as np
 from testbed.transport import Leg, Observation, SendingPath, open_endpoint, preset
 from testbed.transport.congestion import FixedRate
 from testbed.transport.events import OBSERVATION_INTERVAL_S
-from testbed.transport.messages import ControlMessage, MessageType, pack_arrivals
 from tests.transport.loopback import in_thread, site
-from tests.transport.virtual import layout_of, new_sender
+from tests.transport.virtual import bitmap, layout_of, new_sender
 
 
 def test_a_sender_is_observed_at_most_every_interval_and_a_receiver_not_at_all():
@@ -57,8 +56,7 @@ def test_an_observation_tells_pace_window_round_trip_and_repetitions():
         retransmits=0,
     )
     sender.sent(len(sender.offer(0.0)), 0.0)
-    answer = ControlMessage(MessageType.BITMAP, 6, pack_arrivals(np.array([1])))
-    sender.on_message(answer, 0.25)
+    sender.on_message(bitmap(1), 0.25)
     sender.sent(len(sender.offer(0.25)), 0.25)
     later = sender.observe("server", 0.5)
     assert later == replace(first, now_s=0.5, rtt_s=0.25, retransmits=2)

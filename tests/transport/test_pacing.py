@@ -10,14 +10,14 @@ from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Link
 from testbed.transport.congestion import FixedRate
 from testbed.transport.layout import PayloadLayout
-from testbed.transport.messages import ControlMessage, MessageType, pack_arrivals
+from testbed.transport.messages import ControlMessage, MessageType
 from testbed.transport.pacing import CATCH_UP_S, QUANTUM_S, Pacer
 from testbed.transport.path_estimates import FALLEN, PathEstimates
 from testbed.transport.repair import Passes
 from testbed.transport.repair.passes import PassesSender
 from testbed.transport.sending_path import SendingPath
 from testbed.transport.wire import wire_bytes
-from tests.transport.virtual import Recorder, Two, layout_of, new_sender
+from tests.transport.virtual import Recorder, Two, bitmap, layout_of, new_sender
 
 SIZE = 1514
 LONG_QUEUE_BYTES = 10**6
@@ -290,8 +290,7 @@ def test_the_end_of_a_pass_limits_what_is_sent_unless_another_transfer_is_under_
             kind = MessageType.HOLD if others == "one held" else MessageType.STOP
             other.on_message(ControlMessage(kind, 8), 0.0)
     sender.sent(len(sender.offer(0.0)), 0.0)
-    answer = ControlMessage(MessageType.BITMAP, 6, pack_arrivals(np.array([1])))
-    sender.on_message(answer, 0.25)
+    sender.on_message(bitmap(1), 0.25)
     assert [feedback.app_limited for feedback in control.heard] == [limited]
 
 
@@ -357,8 +356,7 @@ def test_after_waiting_a_sender_goes_on_with_one_batch(shared, by):
         sender.sent(len(sender.offer(now_s)), now_s)
         now_s += 1e-3
     if by == "answer":
-        answer = ControlMessage(MessageType.BITMAP, 6, pack_arrivals(np.array([1])))
-        sender.on_message(answer, 2.0)
+        sender.on_message(bitmap(1), 2.0)
     else:
         sender.on_deadline(2.0)
     at_once = 0

@@ -6,17 +6,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-from testbed.transport import PayloadLayout, open_endpoint, preset
+from testbed.transport import PayloadLayout, preset
 from testbed.transport.chunk_energy import MUST, Selection
 from testbed.transport.order import OrderContext, sending_order
 from testbed.transport.repair import REPAIRS
 from tests.shared.entries import every
-from tests.transport.loopback import in_thread, site
+from tests.transport.loopback import run_all, site
 from tests.transport.virtual import (
     FixedRate,
     Network,
     Two,
     all_frames,
+    bernoulli,
     layout_of,
     new_receiver,
     random_payload,
@@ -41,11 +42,6 @@ def payload_of(layout, seed=1):
     return payload
 
 
-def lossy(share):
-    draws = np.random.default_rng(5)
-    return Network(survives=lambda sequence, nth: draws.random() >= share)
-
-
 def chosen_of(layout, payload, keep):
     return Selection(keep).chosen(layout, layout.rows(payload))
 
@@ -68,7 +64,7 @@ def test_exactly_the_chosen_chunks_arrive_whatever_is_lost(repair, order, marks)
         outcome = transfer(
             payload,
             layout,
-            network=(network := lossy(loss)),
+            network=(network := Network(survives=bernoulli(loss, 5))),
             repair=REPAIRS.create(repair),
             order=sending_order(order, marks, keep, seed=3),
         )
@@ -92,7 +88,7 @@ def test_the_share_that_may_be_missing_is_one_of_the_chosen(repair):
         payload,
         layout,
         tolerance=0.25,
-        network=lossy(0.3),
+        network=Network(survives=bernoulli(0.3, 5)),
         congestion=FixedRate(rate_bps=1e5),  # each datagram comes by itself
         repair=REPAIRS.create(repair),
         order=sending_order("shuffled", "none", 0.5, seed=3),
@@ -119,7 +115,7 @@ def test_energy_is_of_the_chosen_alone_and_bounds_what_may_be_missing_of_it():
     assert np.array_equal(np.flatnonzero(levels >= MUST), np.union1d(floor, rotating))
     assert arranger.needed == chosen.sum()
     policy = preset("bounded-energy").gather
-    network = lossy(0.5)
+    network = Network(survives=bernoulli(0.5, 5))
     outcome = transfer(
         payload, layout, rule=policy.stop_rule(False)(layout), network=network, order=order
     )
@@ -136,7 +132,7 @@ def test_bounds_of_tensors_count_what_is_not_sent_and_then_all_that_is_sent_come
         payload,
         layout,
         rule=policy.stop_rule(False)(layout),
-        network=lossy(0.3),
+        network=Network(survives=bernoulli(0.3, 5)),
         order=sending_order("in-order", "none", 0.5, seed=0),
     )
     assert np.array_equal(outcome.receiver.received, chosen_of(layout, payload, 0.5))
@@ -161,28 +157,23 @@ def test_chosen_chunks_may_come_before_they_are_asked_for():
 @pytest.mark.parametrize("name", ["none", "dblp-stream", "ltp"])
 def test_endpoints_carry_what_is_chosen(name):
     protocol = preset(name, keep=0.3, gather=0.0, congestion_control="fixed")
-    place = site(protocol, workers=2)
-    opened = in_thread(lambda: open_endpoint(place.server(rate_bps=math.inf)))
-    workers = [in_thread(lambda i=i: open_endpoint(place.worker(i))) for i in (1, 2)]
+    place = site(protocol, workers=2, rate_bps=math.inf)
     payload = payload_of(place.layout)
+
+    def server(endpoint):
+        return endpoint.send(1, dict.fromkeys(place.addresses, payload)).values()
+
+    def worker(endpoint, index):
+        buffer = place.layout.new_buffer()
+        return endpoint.receive(1, 0.0, {"server": buffer})["server"], buffer
+
+    sent, received = run_all(place, server, worker)
     chosen = chosen_of(place.layout, payload, 0.3)
-    with (
-        opened.result(timeout=30) as server,
-        workers[0].result(timeout=30) as one,
-        workers[1].result(timeout=30) as two,
-    ):
-        into = [place.layout.new_buffer(), place.layout.new_buffer()]
-        receiving = [
-            in_thread(worker.receive, 1, 0.0, {"server": buffer})
-            for worker, buffer in zip((one, two), into, strict=True)
-        ]
-        sent = server.send(1, {"worker-1": payload, "worker-2": payload})
-        for receiver, buffer, report in zip(receiving, into, sent.values(), strict=True):
-            got = receiver.result(timeout=30)["server"]
-            assert np.array_equal(got.received, chosen)
-            assert np.array_equal(report.received, chosen)
-            whole = np.where(chosen[:, np.newaxis], place.layout.rows(payload), 0)
-            assert np.array_equal(place.layout.rows(buffer), whole)
+    whole = np.where(chosen[:, np.newaxis], place.layout.rows(payload), 0)
+    for report, (got, buffer) in zip(sent, received, strict=True):
+        assert np.array_equal(got.received, chosen)
+        assert np.array_equal(report.received, chosen)
+        assert np.array_equal(place.layout.rows(buffer), whole)
 
 
 def test_a_peer_that_sends_other_chunks_than_it_agreed_to_ends_its_transfer_and_no_more():

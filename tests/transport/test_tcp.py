@@ -20,6 +20,7 @@ from testbed.transport.net.tcp import (
 )
 from tests.transport.loopback import (
     carry,
+    failure,
     hello_from,
     in_thread,
     joined,
@@ -160,9 +161,7 @@ def test_a_transfer_that_waits_for_an_earlier_one_is_not_given_up():
 
 
 def lost_by(call, *arguments):
-    with pytest.raises(PeerLost) as caught:
-        call(*arguments)
-    return caught.value.reason.removeprefix("it gave up: ")
+    return failure(call, *arguments).reason.removeprefix("it gave up: ")
 
 
 def test_two_sides_that_both_send_and_do_not_receive_are_told_so():

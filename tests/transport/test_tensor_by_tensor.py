@@ -23,30 +23,30 @@ def filled(index, round_index):
 def exchange(protocol, rounds, *, pause_s):
     """The buffers that the server got, by round."""
     place = site(protocol, layout=LAYOUT, tensor_by_tensor=True)
+    got = {number: LAYOUT.of_tensors[number % 3].new_buffer() for number in range(rounds)}
+
+    def three_at_a_time(post):
+        for first in range(0, rounds, 3):
+            for handle in [post(number) for number in range(first, first + 3)]:
+                handle.wait()
 
     def serve(endpoint):
-        got = {}
         endpoint.poll(pause_s)  # what comes meanwhile has not been asked for
-        for first in range(0, rounds, 3):
-            handles = []
-            for number in range(first, first + 3):
-                got[number] = LAYOUT.of_tensors[number % 3].new_buffer()
-                into = {"worker-1": got[number]}
-                handles.append(endpoint.post_receive(Leg.GATHER.transfer(number), 0.0, into))
-            for handle in handles:
-                handle.wait()
-        return got
+        three_at_a_time(
+            lambda number: endpoint.post_receive(
+                Leg.GATHER.transfer(number), 0.0, {"worker-1": got[number]}
+            )
+        )
 
     def work(endpoint, _):
-        for first in range(0, rounds, 3):
-            handles = []
-            for number in range(first, first + 3):
-                payload = {"server": filled(number % 3, number)}
-                handles.append(endpoint.post_send(Leg.GATHER.transfer(number), payload))
-            for handle in handles:
-                handle.wait()
+        three_at_a_time(
+            lambda number: endpoint.post_send(
+                Leg.GATHER.transfer(number), {"server": filled(number % 3, number)}
+            )
+        )
 
-    return run_all(place, serve, work)[0]
+    run_all(place, serve, work)
+    return got
 
 
 # With a pause, what comes early finds room whatever its size.

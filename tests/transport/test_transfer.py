@@ -16,6 +16,7 @@ from tests.transport.virtual import (
     Network,
     Recorder,
     all_frames,
+    bitmap,
     layout_of,
     new_receiver,
     new_sender,
@@ -55,11 +56,6 @@ def test_a_stop_in_the_middle_of_a_pass_ends_it_at_once():
 
 def probe(number=1, *, ends=True):
     return ControlMessage(MessageType.PROBE, 6, PASS.pack(number, ends))
-
-
-def bitmap(*chunks):
-    body = pack_arrivals(np.array(chunks, dtype=np.int64))
-    return ControlMessage(MessageType.BITMAP, 6, body)
 
 
 def test_the_receiver_says_nothing_unasked_but_stop():

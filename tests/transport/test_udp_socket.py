@@ -33,9 +33,11 @@ def linked(size=SIZE, *, host=HERE, **options):
     sockets = [UdpSocket(local=host.at(0), datagram_bytes=size, **options) for _ in range(2)]
     for udp, other in (sockets, sockets[::-1]):
         udp.set_peer(host.at(other.port))
-    yield sockets
-    for udp in sockets:
-        udp.close()
+    try:
+        yield sockets
+    finally:
+        for udp in sockets:
+            udp.close()
 
 
 @pytest.fixture

@@ -21,7 +21,13 @@ from testbed.transport.congestion import CONGESTION_CONTROLS, FixedRate
 from testbed.transport.congestion.base import CongestionControl, Feedback
 from testbed.transport.connection import Connection
 from testbed.transport.events import PeerGone, TransferDone, TransferReport
-from testbed.transport.messages import Hello, Welcome
+from testbed.transport.messages import (
+    ControlMessage,
+    Hello,
+    MessageType,
+    Welcome,
+    pack_arrivals,
+)
 from testbed.transport.order import ChunkOrder, InOrder
 from testbed.transport.receiver import Receiver
 from testbed.transport.repair import REPAIRS, Passes
@@ -194,6 +200,11 @@ class Outcome:
     ended_s: float  # when STOP arrived
 
 
+def settings_of(layout, repair=None, order=None, **settings):
+    common = {"repair": repair or Passes(), "order": order or InOrder(), **settings}
+    return ConnectionSettings(session=SESSION, layout=layout, **common)
+
+
 def unpaced(layout: PayloadLayout, *, room: float = math.inf) -> SendingPath:
     """To a receiver that has room for so many datagrams."""
     return SendingPath(
@@ -217,14 +228,7 @@ def connections(
 
     Without rate limit unless `path` has one.
     """
-
-    shared = ConnectionSettings(
-        session=SESSION,
-        layout=layout,
-        repair=repair or Passes(),
-        order=order or InOrder(),
-        **{"peer_timeout_s": 1e6, **settings},
-    )
+    shared = settings_of(layout, repair, order, **{"peer_timeout_s": 1e6, **settings})
     now_s = simulation.now_s
     worker = Connection(
         peer="server",
@@ -412,11 +416,6 @@ def gone(peer: Peer) -> str:
     return reasons[0] if reasons else ""
 
 
-def settings_of(layout, repair=None, order=None, **settings):
-    common = {"repair": repair or Passes(), "order": order or InOrder(), **settings}
-    return ConnectionSettings(session=SESSION, layout=layout, **common)
-
-
 def new_sender(
     layout, *, rate_bps=10e6, number=6, path=None, repair=None, order=None, payload=None, now_s=0.0
 ):
@@ -478,6 +477,11 @@ def progress(received, *, now_s=0.0, first_s=0.0, last_s=0.0, probes=0, **fields
         probes=probes,
         **fields,
     )
+
+
+def bitmap(*chunks):
+    """The answer to a PROBE that these have come."""
+    return ControlMessage(MessageType.BITMAP, 6, pack_arrivals(np.array(chunks, dtype=np.int64)))
 
 
 def all_frames(layout, number=6):
