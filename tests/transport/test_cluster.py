@@ -20,9 +20,16 @@ from testbed.transport.joining import HELLO_WITHIN_S, SERVER, Newcomer
 from testbed.transport.messages import Hello
 from testbed.transport.order import ORDERS
 from testbed.transport.repair import REPAIRS
-from testbed.transport.settings import ConnectionSettings
 from testbed.transport.tolerance import FractionRule, required_chunks
-from tests.transport.virtual import SESSION, BusyPeer, DoublingLink, layout_of, random_payload
+from tests.transport.virtual import (
+    SESSION,
+    TIMEOUT_S,
+    BusyPeer,
+    DoublingLink,
+    layout_of,
+    random_payload,
+    settings_of,
+)
 
 # Joining.
 
@@ -89,9 +96,6 @@ def test_a_worker_that_joins_again_goes_on_with_the_next_transfer():
 # Anything, at random.
 
 
-TIMEOUT_S = 5.0
-
-
 class Cluster(World):
     """Workers that may join again, and both sides of the latest connection of each."""
 
@@ -124,11 +128,10 @@ def cluster_of(
 ):
     """A cluster; `changes` are those of its links."""
     simulation = Simulation()
-    settings = ConnectionSettings(
-        session=SESSION,
-        layout=layout or layout_of(40),
-        repair=REPAIRS.create(repair),
-        order=ORDERS.create(order, seed=1),
+    settings = settings_of(
+        layout or layout_of(40),
+        REPAIRS.create(repair),
+        ORDERS.create(order, seed=1),
         peer_timeout_s=TIMEOUT_S,
         control_datagrams=control_datagrams,
     )
@@ -162,7 +165,7 @@ CHOICES = {
     "killed": st.one_of(st.none(), st.floats(0.0, 2.0)),
     "skips": st.booleans(),
     # Which part of the datagrams with control messages is lost; None: they go on the stream.
-    "control_lost": st.sampled_from([None, 0.0, 0.5]),
+    "control_lost": st.sampled_from([None, 0.0, 0.5, 0.9]),
 }
 # Nothing happens but one transfer.
 PLAIN = {
@@ -209,9 +212,13 @@ def run_schedule(schedule):
     worker.fate = flip
     simulation.run(until_s=0.1, limit=10_000)
     server = cluster.servers["a"]
-    for peer in (worker, server):
-        if schedule["control_lost"]:
-            peer.control_fate = lambda: [0.0] * (random.random() >= schedule["control_lost"])
+
+    def control_fate():
+        copies = 1 + (random.random() < schedule["duplicate"])
+        copies *= random.random() >= (schedule["control_lost"] or 0.0)
+        return [schedule["jitter_s"] * random.random() for _ in range(copies)]
+
+    worker.control_fate = server.control_fate = control_fate
     buffers, payloads = {}, {}
 
     def send(number):

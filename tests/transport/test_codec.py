@@ -48,6 +48,7 @@ def test_c_and_numpy_write_and_read_the_same_bytes(name, values, chunk_bytes, da
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(codec, "LIBRARY", library)
             buffer, residual = layout.new_buffer(), np.empty_like(repeated)
+            buffer[:] = 0xAB if library is None else 0  # the whole of it is written
             layout.write(repeated, buffer, seed=3, transfer=8, residual=residual)
             out = np.ones_like(repeated)
             layout.read(buffer, out, received=chosen)
@@ -114,7 +115,6 @@ def test_draws_follow_from_seed_and_transfer_alone(name):
 
 @pytest.mark.parametrize(("name", "dtype"), [("bfloat16", "bfloat16"), ("float16", "float16")])
 def test_halves_are_rounded_as_torch_casts(name, dtype):
-    torch = pytest.importorskip("torch")
     words = np.random.default_rng(1).integers(0, 1 << 32, 200_000, dtype=np.uint32)
     values = words.view(np.float32)
     ties = (words & np.uint32(0xFFFFE000) | np.uint32(0x1000)).view(np.float32)
@@ -315,12 +315,3 @@ def test_small_numbers_arrive_where_a_thread_takes_denormal_ones_for_zero():
     finally:
         torch.set_flush_denormal(False)
     assert np.array_equal(read, values.astype(np.float16).astype(np.float32))
-
-
-@pytest.mark.parametrize("name", sorted(CODECS))
-def test_the_whole_of_a_buffer_is_written(name):
-    layout = PayloadLayout([("a", 5000)], 60, name)
-    buffers = [np.full_like(layout.new_buffer(), byte) for byte in (0, 0xAB)]
-    for buffer in buffers:
-        layout.write(np.linspace(-1, 1, 5000, dtype=np.float32), buffer)
-    assert np.array_equal(buffers[0], buffers[1])

@@ -15,14 +15,21 @@ from testbed.transport.messages import (
     Welcome,
     reason_message,
 )
-from testbed.transport.order import InOrder
-from testbed.transport.repair import Passes
 from testbed.transport.sending_path import SendingPath
-from testbed.transport.settings import REMEMBERED, ConnectionSettings
+from testbed.transport.settings import REMEMBERED
 from testbed.transport.tolerance import FractionRule
 from testbed.transport.wire import fields
 from tests.transport.test_fast_path import BOTH
-from tests.transport.virtual import SESSION, Two, all_frames, ended, gone, layout_of, random_payload
+from tests.transport.virtual import (
+    SESSION,
+    Two,
+    all_frames,
+    ended,
+    gone,
+    layout_of,
+    random_payload,
+    settings_of,
+)
 
 
 @pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
@@ -148,9 +155,7 @@ def test_a_read_only_buffer_is_refused_and_stays_as_it_was(fast_path, early):
 
 
 def waiting_worker():
-    settings = ConnectionSettings(
-        session=SESSION, layout=layout_of(1), repair=Passes(), order=InOrder()
-    )
+    settings = settings_of(layout_of(1))
     hello = Hello(session=SESSION, name="worker-1")
     path = SendingPath(congestion=FixedRate(rate_bps=1e6), chunk_bytes=16)
     return Connection(peer="server", settings=settings, path=path, hello=hello, now_s=0.0)
@@ -222,14 +227,6 @@ def test_probes_for_ever_more_transfers_are_refused():
         two.server.connection.on_control(probe.encode(), 0.0)
     assert two.server.connection.lost is not None
     assert "nobody asked for" in two.server.connection.lost
-
-
-def test_a_sender_that_asks_again_unanswered_breaks_the_protocol():
-    two = Two()
-    two.begin(0)
-    probe = ControlMessage(MessageType.PROBE, 0, PASS.pack(1, True)).encode()
-    two.server.connection.on_control(2 * probe, 0.0)
-    assert "awaits its answer" in (two.server.connection.lost or "")
 
 
 @pytest.mark.parametrize("repair", ["passes", "streaming"])

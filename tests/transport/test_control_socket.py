@@ -1,7 +1,6 @@
 """Control messages in datagrams through real sockets, where TCP or these datagrams vanish."""
 
 import contextlib
-import os
 import socket
 import time
 from collections import Counter
@@ -10,13 +9,10 @@ import numpy as np
 import pytest
 
 from testbed.transport import PayloadLayout, preset
-from testbed.transport.control_datagrams import DatagramStream
-from testbed.transport.messages import KEY_BYTES, ControlMessage, MessageType
+from testbed.transport.messages import KEY_BYTES
 from testbed.transport.net.control import ControlSocket, Stream
-from testbed.transport.net.keys import make
-from testbed.transport.net.tls import TAG_BYTES, Credentials
 from tests.own_network import alone, drop
-from tests.transport.loopback import SESSION, carry, in_thread, joined, poll_until, site, tcp_pair
+from tests.transport.loopback import carry, in_thread, joined, poll_until, site, tcp_pair
 from tests.transport.virtual import random_payload
 
 
@@ -163,24 +159,3 @@ def test_a_datagram_with_another_key_is_forged(ends, key):
         forger.write([b"stop"])
         assert read(server).counters == {"control-forged": 1}
         forger.close()
-
-
-def test_a_forger_without_the_key_stops_no_transfer(tmp_path):
-    names = ["server", "worker-1"]
-    make(tmp_path, names)
-    own = {name: Credentials.of(tmp_path, name, set(names) - {name}) for name in names}
-    place = site(preset("dblp", control="datagrams"))
-    server_config = place.server(credentials=own["server"])
-    worker_config = place.worker(credentials=own["worker-1"])
-    with joined(place, server_config, worker_config) as (worker, server):
-        stop = ControlMessage(MessageType.STOP, 0).encode()
-        stream = DatagramStream(SESSION, Counter())
-        stream.write(stop, urgent=True)
-        (piece,) = stream.datagrams(0.0)
-        # Its own socket would need the server's port: that of the server sends what it made.
-        channel = server._driver.links["worker-1"].datagrams
-        assert channel is not None
-        for trailer in (bytes(TAG_BYTES), b"", os.urandom(TAG_BYTES)):
-            channel._socket.send(piece + trailer)
-        carry(worker, server)
-        assert worker.counters()["control-forged"] == 3

@@ -4,7 +4,6 @@ import pytest
 
 from testbed.transport import StopRule
 from testbed.transport.messages import Ack
-from testbed.transport.repair.selective import AcknowledgingReceiver
 from testbed.transport.tolerance import FractionRule
 from testbed.transport.wire import ACK_REQUESTED, fields
 from tests.transport.virtual import (
@@ -125,16 +124,6 @@ def test_a_sender_that_falls_silent_early_and_goes_on_sends_again_what_was_let_g
     two.receive(0)
     two.run()
     assert two.intact == [0]
-
-
-def test_copies_without_end_take_no_memory_at_a_receiver_that_acknowledges():
-    two = Two(repair="streaming", transfers_in_flight=1)
-    frames = all_frames(two.layout, number=0)[:1]
-    for _ in range(2000):
-        two.server.connection.on_datagrams(frames, 0.0)
-    repair = two.server.connection.incoming._early[0].repair
-    assert isinstance(repair, AcknowledgingReceiver)
-    assert sum(map(len, repair._pending)) < 1000
 
 
 def test_data_that_came_early_gives_no_sample_of_the_round_trip():

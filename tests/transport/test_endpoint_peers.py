@@ -1,47 +1,16 @@
 """Peers of an endpoint that die, fall silent or break the protocol; servers that go on without."""
 
 import os
-import signal
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from testbed.transport import PayloadLayout, PeerLost, TransportError, open_endpoint
+from testbed.transport import PeerLost, TransportError, open_endpoint
 from testbed.transport.net.endpoint import Handle
-from tests.transport.loopback import both, carry, in_thread, joined, run_all, site, tcp_of
+from tests.transport.loopback import both, carry, in_thread, joined, run_all, site
 from tests.transport.virtual import random_payload
-
-
-@both
-def test_a_worker_that_is_killed_in_the_middle_of_a_transfer_is_named(protocol):
-    layout = PayloadLayout([("w", 2_000_000)])
-    place = site(protocol, workers=2, layout=layout, rate_bps=20e6, peer_timeout_s=60)
-    child = os.fork()
-    if child == 0:
-        try:
-            with open_endpoint(place.worker(2)) as endpoint:
-                if protocol.carrier == "tcp":  # begins its payload and never ends it
-                    tcp_of(endpoint).send(bytes(1))
-                    time.sleep(60)
-                endpoint.send(0, {"server": layout.new_buffer()})
-        finally:
-            os._exit(0)
-    other = in_thread(lambda: open_endpoint(place.worker(1)))
-    try:
-        with open_endpoint(place.server()) as endpoint:
-            healthy = other.result(timeout=30)
-            began_s = time.monotonic()
-            threading.Timer(0.2, os.kill, (child, signal.SIGKILL)).start()
-            with pytest.raises(PeerLost, match="worker-2") as caught:
-                endpoint.receive(0, 0, {name: layout.new_buffer() for name in place.addresses})
-            assert 0.15 < time.monotonic() - began_s < 30
-            assert caught.value.peer == "worker-2"
-            healthy.close()
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 @both

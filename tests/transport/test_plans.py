@@ -19,7 +19,7 @@ from testbed.transport.messages import Ack, Cipher, ControlMessage, MessageType
 from testbed.transport.native.fast_path import FAST_PATH, LIBRARY, WHY_NONE
 from testbed.transport.net.driver import Driver, Waiter
 from testbed.transport.net.tls import TAG_BYTES, Authentication, aes, authentication
-from testbed.transport.net.udp import UdpData, UdpSocket
+from testbed.transport.net.udp import UdpData
 from testbed.transport.repair.passes import PassesSender
 from testbed.transport.wire import (
     ACK_REQUESTED,
@@ -29,6 +29,7 @@ from testbed.transport.wire import (
     fields,
 )
 from tests.transport.loopback import run_all, site
+from tests.transport.test_udp_socket import linked
 from tests.transport.virtual import SESSION, Two, all_frames, random_payload
 
 NEEDS_C = pytest.mark.skipif(LIBRARY is None, reason=f"no C: {WHY_NONE}")
@@ -40,20 +41,13 @@ CIPHERS = [Cipher.BLAKE2B, pytest.param(Cipher.AES_256_GCM, marks=NEEDS_AES)]
 
 @contextlib.contextmanager
 def pair(*, authenticated=False, cipher=Cipher.BLAKE2B):
-    size = 32 + authenticated * TAG_BYTES
-    sockets = [UdpSocket(local=("127.0.0.1", 0), datagram_bytes=size) for _ in range(2)]
-    for udp, other in (sockets, sockets[::-1]):
-        udp.set_peer(("127.0.0.1", other.port))
-        if authenticated:
+    with linked(32 + authenticated * TAG_BYTES) as sockets:
+        for udp in sockets if authenticated else ():
             is_server = udp is sockets[0]
             udp.seal = authentication(
                 bytes(32), is_server=is_server, cipher=cipher, session=SESSION
             )
-    try:
         yield sockets
-    finally:
-        for udp in sockets:
-            udp.close()
 
 
 def two(chunks=3000, *, repair="passes", rate_bps=10e6, **settings):
@@ -83,68 +77,6 @@ def receive_planned(receiving, now_s):
 
 
 # Sending.
-
-
-def offered(connection, times):
-    sizes, due_s = [], []
-    for now_s in times:
-        frames = connection.offer(now_s)
-        sizes.append(len(frames))
-        if len(frames):
-            connection.outgoing.sent(len(frames), now_s)
-        due_s.append(connection.next_deadline_s(now_s))
-    return sizes, due_s
-
-
-@pytest.mark.parametrize("repair", ["passes", "selective", "streaming"])
-@pytest.mark.parametrize("queue_bytes", [math.inf, 20_000.0])
-@pytest.mark.parametrize("late_s", [0.0, 3e-3, 50e-3])
-def test_the_same_batches_go_at_the_same_times_as_if_each_had_woken_the_sender(
-    repair, queue_bytes, late_s
-):
-    random = np.random.default_rng(7)
-    ours, theirs = (two(repair=repair) for _ in range(2))
-    for parties in (ours, theirs):
-        parties.path.pacer._queue_known = not math.isinf(queue_bytes)
-        parties.path.pacer._most_late_bytes = queue_bytes / 2
-        offered(parties.worker.connection, [0.0])
-    connection = ours.worker.connection
-    with pair() as (udp, other):
-        sending = udp.planned_send()
-        plan = connection.send_plan()
-        waiting = len(plan.chunks) + plan.beyond
-        due_s = plan.pacer.next_s(0.0, waiting)
-        assert sending.begin(plan, due_s, segmented=udp.segmentation)
-        times, ends = [0.0], []
-        for _ in range(40):
-            now_s = max(times[-1], sending.due_s) + random.uniform(0, late_s)
-            times.append(now_s)
-            send_planned(sending, now_s)
-            ends.append(max(now_s, sending.due_s))
-        was, batches = sending.end()
-        connection.outgoing.on_plan_sent(was, batches)
-        arrived = []
-        while len(rows := other.receive()[0]):
-            arrived.append(rows.copy())
-    sizes, due = offered(theirs.worker.connection, times[1:])
-    assert [size for size, _ in batches] == [size for size in sizes if size]
-    assert ends == pytest.approx(due, rel=1e-12)
-    assert ours.path.pacer.tokens == theirs.path.pacer.tokens
-    frames = np.concatenate(arrived)
-    first = theirs.path.pacer.quantum
-    sent = fields(frames, CHUNK_BYTES)
-    np.testing.assert_array_equal(sent["stamp"], np.arange(first, first + len(frames)))
-    np.testing.assert_array_equal(
-        sent["chunk"], ours.layout.rows(ours.sent[0])[first : first + len(frames)]
-    )
-    # And afterwards both go on in the same way.
-    assert offered(connection, [9.0, 9.5]) == offered(theirs.worker.connection, [9.0, 9.5])
-    np.testing.assert_array_equal(ours.path.frames, theirs.path.frames)
-    reports = [
-        parties.worker.connection.outgoing.senders[0].report("server") for parties in (ours, theirs)
-    ]
-    for name in ("chunks_sent", "bytes_sent"):
-        assert getattr(reports[0], name) == getattr(reports[1], name)
 
 
 def test_each_datagram_goes_with_its_authentication():
@@ -211,10 +143,11 @@ def test_nothing_goes_from_frames_without_room_for_the_tags():
 class Course:
     """A transfer over a link of 20 Mbit/s and 5 ms that loses one datagram in 97, in virtual time.
 
-    The worker is woken for each batch or, `planned`, C sends what needs no wake-up.
+    The worker is woken for each batch or, `planned`, C sends what needs no wake-up. What is due is
+    done up to `late_s` later.
     """
 
-    def __init__(self, *, planned, chunks=4000, **settings):
+    def __init__(self, *, planned, chunks=4000, late_s=0.0, **settings):
         self.parties = parties = two(chunks, **settings)
         self.worker, self.server = parties.worker.connection, parties.server.connection
         self.batches = []  # (when, frames)
@@ -222,6 +155,7 @@ class Course:
         self._coming: list[Any] = []  # (when, order, to whom, its method, what)
         self._plan: SendPlan | None = None
         self._order, self._free_s, self._count = itertools.count(), 0.0, 0
+        self._late_s = late_s * np.random.default_rng(7).random(2 * chunks)  # of each batch
         with pair() as (udp, other):
             self._udp, self._other = udp, other
             self._sending, self._plans = udp.planned_send(), planned
@@ -233,13 +167,16 @@ class Course:
         while self._coming or self._due_s < math.inf:
             # What comes when a batch is due, but for rounding, is taken before.
             coming_s = self._coming[0][0] - 1e-6 if self._coming else math.inf
+            late_s = self._late_s[len(self.batches)]
             if self._plan and self._sending.due_s <= min(coming_s, self._due_s):
-                now_s = max(now_s, self._sending.due_s)  # what is late is due at once
-                woken = self._go_on(now_s)
+                now_s = max(now_s, self._sending.due_s + late_s)  # what is late is due at once
+                self._go_on(now_s)
+                woken = False
             elif self._due_s < coming_s:
-                now_s, woken = max(now_s, self._due_s), True
+                now_s, woken = max(now_s, self._due_s + late_s), True
             else:
-                now_s, _, side, take, data = heapq.heappop(self._coming)
+                at_s, _, side, take, data = heapq.heappop(self._coming)
+                now_s = max(now_s, at_s)
                 if woken := side is self.worker:
                     self._settle()
                 take(data, now_s)
@@ -251,13 +188,15 @@ class Course:
             assert now_s < 60
 
     def _go_on(self, now_s):
-        """Lets C send a batch; returns whether the worker has to be woken."""
+        """Lets C send a batch, and wakes the worker where the plan is over."""
         before = self._sending.sent
         send_planned(self._sending, now_s)
         if count := self._sending.sent - before:
             self.planned += 1
             self._leave(self._received(count), now_s)
-        return self._sending.over
+        if self._sending.over:
+            self._settle()
+            self._work(now_s, offers=not count)  # the next batch is late by itself
 
     def _received(self, count):
         rows = self._other.receive()[0].copy()
@@ -272,10 +211,10 @@ class Course:
                 self.worker.outgoing.on_plan_sent(plan, batches)
         self._plan = None
 
-    def _work(self, now_s):
+    def _work(self, now_s, *, offers=True):
         self.wakes += 1
         self.worker.on_deadline(now_s)
-        if len(frames := self.worker.offer(now_s)):
+        if offers and len(frames := self.worker.offer(now_s)):
             self._leave(frames, now_s)
             self.worker.outgoing.sent(len(frames), now_s)
         self._say(self.worker, self.server, now_s)
@@ -302,18 +241,9 @@ class Course:
         self._come(self._free_s + 5e-3, self.server, self.server.on_datagrams, rows[kept].copy())
 
 
-@pytest.mark.parametrize("repair", ["passes", "selective", "streaming:lost_first=true"])
-@pytest.mark.parametrize(
-    ("congestion", "chunks"),
-    [("bbr", 12000), ("ltp", 4000), ("timely", 2000), ("cubic", 700), ("compensated", 2000)],
-)
-def test_between_feedbacks_the_same_goes_at_the_same_times_as_if_woken_for_each(
-    congestion, chunks, repair
-):
-    singly, planned = (
-        Course(planned=planned, congestion=congestion, chunks=chunks, repair=repair)
-        for planned in (False, True)
-    )
+def compare(**settings):
+    """The same goes at the same times, whether the worker is woken for each batch or not."""
+    singly, planned = (Course(planned=planned, **settings) for planned in (False, True))
     assert not singly.worker.outgoing.senders and not planned.worker.outgoing.senders
     assert planned.planned > 20
     assert [len(rows) for _, rows in singly.batches] == [len(rows) for _, rows in planned.batches]
@@ -322,6 +252,23 @@ def test_between_feedbacks_the_same_goes_at_the_same_times_as_if_woken_for_each(
     times = [[at_s for at_s, _ in it.batches] for it in (planned, singly)]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
     assert planned.wakes < 0.7 * singly.wakes
+
+
+@pytest.mark.parametrize("repair", ["passes", "selective", "streaming:lost_first=true"])
+@pytest.mark.parametrize(
+    ("congestion", "chunks"),
+    [("bbr", 12000), ("ltp", 4000), ("timely", 2000), ("cubic", 700), ("compensated", 2000)],
+)
+def test_between_feedbacks_the_same_goes_at_the_same_times_as_if_woken_for_each(
+    congestion, chunks, repair
+):
+    compare(congestion=congestion, chunks=chunks, repair=repair)
+
+
+@pytest.mark.parametrize("queue_bytes", [math.inf, 20_000.0])
+@pytest.mark.parametrize("late_s", [3e-3, 50e-3])
+def test_what_is_late_is_made_up_for_as_if_each_batch_had_woken_the_sender(queue_bytes, late_s):
+    compare(late_s=late_s, queue_bytes=queue_bytes)
 
 
 @pytest.mark.parametrize("repair", ["selective", "streaming"])
@@ -342,10 +289,9 @@ def test_no_datagram_goes_unoffered_that_has_to_ask(repair):
 
 
 def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
-    def send_plan(change=None, **settings):
+    def send_plan(change=lambda parties: None, **settings):
         parties = two(**settings)
-        if change is not None:
-            change(parties)
+        change(parties)
         return parties.worker.connection.send_plan()
 
     def own_rate(parties):
@@ -362,20 +308,16 @@ def test_what_moves_or_may_move_the_sender_is_asked_before_each_batch():
         own = type("OwnSender", (PassesSender,), {})
         parties.worker.connection.outgoing.senders[0]._repair.__class__ = own
 
-    def others(connection, payload, count=1):
-        for number in range(1, count + 1):
-            connection.post_send(number, payload, 0.0)
+    def another_waits(parties):
+        parties.worker.connection.post_send(1, parties.sent[0], 0.0)
 
     def another_is_on_its_way(parties):
-        others(parties.worker.connection, parties.sent[0])
+        another_waits(parties)
         parties.worker.connection.outgoing.senders[1]._repair.in_flight = 1
 
     def another_is_short(parties):
-        others(parties.worker.connection, parties.sent[0])
+        another_waits(parties)
         parties.worker.connection.outgoing.senders[1]._repair._reached = 1
-
-    def another_waits(parties):
-        others(parties.worker.connection, parties.sent[0])
 
     def the_first_asks(parties):
         another_waits(parties)
@@ -436,9 +378,9 @@ def read(data, connection, now_s, *, taken):
     return over
 
 
-def under_way(chunks=600):
+def under_way():
     """Parties of which the server has read two batches, its connection, and what comes next."""
-    parties = two(chunks)
+    parties = two(600)
     return parties, parties.server.connection, received(parties, [(0.0, 20), (2e-3, 20)])
 
 
@@ -454,13 +396,9 @@ def received(parties, at):
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 def test_what_gathers_is_taken_as_if_each_rest_had_woken_the_receiver(loss):
-    begun = [(0.0, 20), (2e-3, 20)]
+    (_, connection, rest), (_, taker, _) = under_way(), under_way()
+    rest = rest[np.random.default_rng(3).random(len(rest)) >= loss]
     with pair() as (udp, other):
-        ours, theirs = two(600), two(600)
-        rest = received(ours, begun)
-        received(theirs, begun)
-        rest = rest[np.random.default_rng(3).random(len(rest)) >= loss]
-        taker, connection = theirs.server.connection, ours.server.connection
         receiving = udp.planned_receive()
         due_s = 2e-3 + connection.coalesce_s()
         assert receiving.begin(connection.receive_plan(), due_s)
