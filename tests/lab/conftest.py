@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +153,12 @@ def unchanged_host() -> Iterator[None]:
 
 
 class Results:
-    """The finished run of a small experiment, and how the command ended."""
+    """The finished runs of a small experiment, and how they ended."""
 
-    def __init__(self, status: int, output: str, folder: Path) -> None:
+    def __init__(self, status: int | None, folder: Path, output: str = "") -> None:
         self.status = status
-        self.output = output
         self.folder = folder
+        self.output = output  # of a command
 
     def run(self, arm: str = "dblp") -> Path:
         result = [path for path in self.folder.glob(f"*/{arm}-s*") if path.suffix == ""]
@@ -182,27 +183,27 @@ class Results:
         return [json.loads(line) for line in lines]
 
 
-def start(
-    *words: str,
-    folder: Path,
-    document: Mapping[str, Any] = SMALL,
-    altered_by: Mapping[str, str] | None = None,
-    **changes: Any,
-) -> subprocess.Popen[str]:
-    """Start a module on a document with changes; FILE and OUT stand for the file and results."""
+def _written(folder: Path, document: Mapping[str, Any]) -> Path:
     path = folder.with_suffix(".yaml")
-    path.write_text(yaml.safe_dump({**document, **changes}))
-    value = {"FILE": str(path), "OUT": str(folder)}
-    place = folder.with_suffix(".altered")
-    environment = altered.environment(place, altered_by) if altered_by else None
-    return subprocess.Popen(
-        [sys.executable, "-m", *(value.get(word, word) for word in words)],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    path.write_text(yaml.safe_dump(dict(document)))
+    return path
+
+
+def executed(
+    folder: Path,
+    *,
+    document: Mapping[str, Any] = SMALL,
+    altered_by: Mapping[str, str] = FEW_PATHS,
+    retries: int = 0,
+    capture: Sequence[str] = (),
+    **changes: Any,
+) -> BaseProcess:
+    """Start the runs of a document with changes; no report is drawn at the end."""
+    from tests.lab import execute  # imports torch: not in sandboxes, which import this file, too
+
+    environment = altered.environment(folder.with_suffix(".altered"), altered_by)
+    path = _written(folder, {**document, **changes})
+    return execute.start(path, folder, environment=environment, retries=retries, capture=capture)
 
 
 def finished(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -210,50 +211,44 @@ def finished(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "testbed", *words], **{**usual, **options})
 
 
-EXECUTE = ("tests.lab.execute", "FILE", "OUT")  # no report is drawn at the end
-
-
 def run_to_its_end(folder: Path, *, few_paths: bool = True, **changes: Any) -> Results:
     """Run SMALL with changes, without a report."""
-    altered_by = FEW_PATHS if few_paths else None
-    process = start(*EXECUTE, folder=folder, altered_by=altered_by, **changes)
+    process = executed(folder, altered_by=FEW_PATHS if few_paths else {}, **changes)
     try:
-        output, _ = process.communicate(timeout=250)
+        process.join(250)
     finally:
         process.kill()
+        process.join()
     for status in folder.glob("*/*/status.json"):
         assert undescribed(status.parent) == [], "not in run_directory_format.yaml"
-    return Results(process.returncode, output, folder)
+    return Results(process.exitcode, folder)
 
 
 Command = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def _started(tmp_path: Path) -> Iterator[Command]:
-    """Starts a module on SMALL with changes; what is still alive afterwards is ended."""
+def command(tmp_path: Path) -> Iterator[Command]:
+    """Starts `lab run` on SMALL with changes; what is still alive afterwards is ended."""
     started = []
 
-    def begin(*words: str, folder: str = "out", **changes: Any) -> subprocess.Popen[str]:
-        started.append(start(*words, folder=tmp_path / folder, **changes))
-        return started[-1]
+    def begin(folder: str = "out", **changes: Any) -> subprocess.Popen[str]:
+        out = tmp_path / folder
+        words = ("run", str(_written(out, {**SMALL, **changes})), "--out", str(out))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "testbed", *words, "--retries", "0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
 
     yield begin
     for process in started:
         process.kill()
         process.wait()
-
-
-@pytest.fixture
-def command(_started: Command) -> Command:
-    """Starts `lab run` on SMALL with changes; what is still alive afterwards is ended."""
-    return functools.partial(_started, "testbed", "run", "FILE", "--out", "OUT", "--retries", "0")
-
-
-@pytest.fixture
-def unreported(_started: Command) -> Command:
-    """As `command`, but few paths are measured before, and no report is drawn at the end."""
-    return functools.partial(_started, *EXECUTE, altered_by=FEW_PATHS)
 
 
 @pytest.fixture
@@ -288,7 +283,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     raise TimeoutError
 
 
-def find_process(command: subprocess.Popen[str], *words: str) -> list[psutil.Process]:
+def find_process(command: subprocess.Popen[str] | BaseProcess, *words: str) -> list[psutil.Process]:
     """The command's descendants whose command line contains all words, oldest first."""
     result = []
     for process in psutil.Process(command.pid).children(recursive=True):

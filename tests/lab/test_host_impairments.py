@@ -249,11 +249,10 @@ def test_a_crash_ends_the_run_at_once_and_says_who_did_it(run_small, victim):
     crash = {"kind": "crash", "name": "power-cut", "host": victim, "rounds": [2]}
     results = run_small(rounds=100_000, impairments=[crash])
     ended_s = time.monotonic()
-    assert results.status == 1, results.output
+    assert results.status == 1
     status = results.verdict()
     assert status["verdict"] == "failed"
     reason = f"{victim}: killed by SIGKILL by impairment power-cut (kind crash)"
     assert reason in status["reason"]
-    assert reason in results.output
     begun = next(event for event in results.events("impairments") if event["action"] == "begin")
     assert ended_s - begun["acknowledged_s"] < 5

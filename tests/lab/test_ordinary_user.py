@@ -70,3 +70,4 @@ def test_an_ordinary_user_gets_the_same_lab(tmp_path, ok_or_stalled):
     [capture] = manifest["captures"]
     assert capture["packets"] > 1000
     assert not capture["failure"]
+    assert printed.count("capture: ") == 1

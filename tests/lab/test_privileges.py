@@ -69,7 +69,7 @@ def test_a_run_under_sudo_is_the_callers(reachable, held_rate_bps, tmp_path):  #
     out = reachable / "out"
     environment = os.environ | {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)}
     done = finished("run", str(path), "--out", str(out), "--retries", "0", env=environment)
-    results = Results(done.returncode, done.stdout + done.stderr, out)
+    results = Results(done.returncode, out, done.stdout + done.stderr)
     results.assert_trained()
     [event] = [event for event in results.events("impairments", "tcp") if event["action"] == "end"]
     assert event["met"] > 0

@@ -15,9 +15,9 @@ import pytest
 
 from testbed.lab import sandbox
 from tests.lab.conftest import (
-    FEW_PATHS,
     SMALL,
     Results,
+    executed,
     find_process,
     is_alive,
     training_has_begun,
@@ -29,8 +29,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 LONG = {"rounds": 100_000}
 
 
-def begin(start, tmp_path):
-    process = start(**LONG)
+def begun(process, tmp_path):
     wait_for(lambda: training_has_begun(tmp_path / "out"))
     return process
 
@@ -47,7 +46,7 @@ def test_a_lab_is_up_within_seconds_and_ends_with_a_killed_command_without_a_res
     command, tmp_path
 ):
     began_s = time.monotonic()
-    process = begin(command, tmp_path)
+    process = begun(command(**LONG), tmp_path)
     assert time.monotonic() - began_s < 12
     inside = in_the_sandbox(process)
     assert len(inside) > 5
@@ -113,22 +112,25 @@ def test_a_contradiction_of_impairments_that_only_shows_during_the_run_fails_it_
         ("ovs-vswitchd", 0, "ovs-vswitchd: killed by SIGKILL"),
     ],
 )
-def test_killing_a_part_fails_the_run_and_says_which(unreported, tmp_path, part, which, reason):
-    process = begin(unreported, tmp_path)
-    inside = in_the_sandbox(process)
-    find_process(process, part)[which].kill()
-    output, _ = process.communicate(timeout=40)
-    assert process.returncode == 1, output
+def test_killing_a_part_fails_the_run_and_says_which(tmp_path, part, which, reason):
+    process = executed(tmp_path / "out", **LONG)
+    try:
+        inside = in_the_sandbox(begun(process, tmp_path))
+        find_process(process, part)[which].kill()
+        process.join(40)
+    finally:
+        process.kill()
+        process.join()
+    assert process.exitcode == 1
     assert not [pid for pid in inside if is_alive(pid)]
-    status = Results(1, output, tmp_path / "out").verdict()
+    status = Results(1, tmp_path / "out").verdict()
     assert status["verdict"] == "failed"
     assert reason in status["reason"]
-    assert reason in output
 
 
 def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(command, tmp_path):
     changes = {"seeds": [1, 2], "rounds": 30}
-    process = command(altered_by=FEW_PATHS, **changes)
+    process = command(**changes)
     out = tmp_path / "out"
     # Not while it is still named .partial: that run would be interrupted.
     wait_for(lambda: list(out.glob("small/dblp-s1-??????????/status.json")))
@@ -145,7 +147,7 @@ def test_an_interrupted_sweep_leaves_nothing_and_goes_on_where_it_stopped(comman
 
     resumed = command(**changes)
     output, _ = resumed.communicate(timeout=60)
-    Results(resumed.returncode, output, out).assert_trained()
+    Results(resumed.returncode, out, output).assert_trained()
     if done["verdict"] == "ok":  # else it was tried again
         assert json.loads((first / "status.json").read_text()) == done
     assert len([path for path in out.glob("small/dblp-s*") if not path.suffix]) == 2

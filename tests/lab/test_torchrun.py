@@ -10,7 +10,7 @@ import pytest
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.utils import rdpcap
 
-from tests.lab.conftest import SMALL, Results
+from tests.lab.conftest import SMALL
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host"), pytest.mark.timeout(300)]
 
@@ -48,7 +48,7 @@ def _no_training(monkeypatch):
 
 @pytest.fixture
 def trained(run_small):
-    return lambda leg, **more: run_small(**experiment(leg, **more))
+    return lambda leg, capture=(), **more: run_small(capture=capture, **experiment(leg, **more))
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,10 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
         assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
 
 
-def test_a_hook_of_pytorch_over_the_backend_sends_datagrams_in_both_channels(command, tmp_path):
+def test_a_hook_of_pytorch_over_the_backend_sends_datagrams_in_both_channels(trained):
     arm = {"hook": "powerSGD", "rank": 2, "from_step": 2, "backend": "bounded"}
     arm |= {"protocol": "none", "congestion_control": "bbr"}
-    process = command("--pcap", "server", **experiment("round", mine=arm))
-    output, _ = process.communicate(timeout=200)
-    results = Results(process.returncode, output, tmp_path / "out")
+    results = trained("round", mine=arm, capture=["server"])
     results.assert_trained()
     assert [row["round"] for row in results.events("rounds", "mine")] == list(range(ROUNDS))
     ends = [event for event in results.events("impairments", "mine") if event["action"] == "end"]

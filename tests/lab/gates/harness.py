@@ -4,9 +4,9 @@ A test breaks the lab from the start (`altered`) or from outside while it trains
 """
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.shaping import inside
 from testbed.verdict.gates import STOPPING
 from tests.lab.conftest import (
-    EXECUTE,
     FEW_PATHS,
     Results,
+    executed,
     find_process,
-    start,
     training_has_begun,
     wait_for,
 )
@@ -59,9 +58,9 @@ def delayed(rate_bps: int, *, rounds: int = 20) -> dict[str, Any]:
 
 
 class RunningLab:
-    """The lab of a command, as a test sees it that breaks it from outside."""
+    """The lab of a process, as a test sees it that breaks it from outside."""
 
-    def __init__(self, command: subprocess.Popen[str]) -> None:
+    def __init__(self, command: BaseProcess) -> None:
         self._command = command
 
     def process(self, *words: str) -> psutil.Process:
@@ -109,23 +108,23 @@ class WrongLab:
         **changes: Any,
     ) -> Results:
         results = self.folder / "out"
-        process = start(
-            *(*EXECUTE, str(retries)),
-            folder=results,
+        process = executed(
+            results,
             document=experiment(self.rate_bps, **changes),
             altered_by=({} if every_path else FEW_PATHS) | dict(altered_by or {}),
+            retries=retries,
         )
         try:
             if meanwhile is not None:
                 wait_for(lambda: training_has_begun(results), _LONGEST_S)
                 time.sleep(after_s)
                 meanwhile(RunningLab(process))
-                assert process.poll() is None, "it was over before it was broken"
-            output, _ = process.communicate(timeout=_LONGEST_S)
+                assert process.is_alive(), "it was over before it was broken"
+            process.join(_LONGEST_S)
         finally:
             process.kill()
-            process.wait()
-        return Results(process.returncode, output, results)
+            process.join()
+        return Results(process.exitcode, results)
 
 
 def assert_invalid(
@@ -134,7 +133,7 @@ def assert_invalid(
     status = results.verdict(arm)
     output = json.dumps(status, indent=1)
     assert status["verdict"] == "invalid", output
-    assert results.status == 1, results.output
+    assert results.status == 1
     stopping = {gate["key"]: gate for gate in status["gates"] if gate["outcome"] in STOPPING}
     assert key in stopping, output
     gate = stopping.pop(key)
