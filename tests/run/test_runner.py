@@ -89,16 +89,29 @@ def test_what_would_repeat_is_not_tried_again(run, tmp_path, monkeypatch, failed
     assert len(list(runner.attempts(tmp_path, run, lambda record: None, retries=2))) == attempts
 
 
-def test_what_ended_the_first_process_is_the_reason_of_the_run(run, tmp_path, monkeypatch):
-    """Its module has nothing to run."""
+@pytest.mark.parametrize(
+    ("argv", "status", "words"),
+    [
+        (
+            python_module.command("testbed.lab.sandbox", "json"),
+            1,
+            "module 'json' has no attribute 'in_sandbox'",
+        ),
+        (["sh", "-c", "kill -KILL $$"], -9, "the supervisor ended with status -9, without a verd"),
+    ],
+)
+def test_what_ended_the_first_process_is_the_reason_of_the_run(
+    run, tmp_path, monkeypatch, argv, status, words
+):
     started = []
 
     def start(module: str, output: Any) -> sandbox.Sandbox:
         ours, theirs = messages.pair()
         with theirs:
-            file = theirs.fileno()
-            argv = python_module.command("testbed.lab.sandbox", "json", str(file))
-            process = subprocess.Popen(argv, stdout=output, stderr=output, pass_fds=[file])
+            number = theirs.fileno()
+            process = subprocess.Popen(
+                [*argv, str(number)], stdout=output, stderr=output, pass_fds=[number]
+            )
         started.append(process)
         return sandbox.Sandbox(module, process, ours, None)
 
@@ -106,9 +119,9 @@ def test_what_ended_the_first_process_is_the_reason_of_the_run(run, tmp_path, mo
     records: list[Any] = []
     (outcome,) = runner.attempts(tmp_path, run, records.append)
     assert (outcome.verdict, records) == ("failed", [])
-    assert "module 'json' has no attribute 'in_sandbox'" in outcome.reason
-    assert outcome.reason.endswith("; see logs/supervisor.log")
-    assert [process.returncode for process in started] == [1]
+    assert words in outcome.reason
+    assert outcome.reason.endswith("; see logs/supervisor.log") == (status == 1)
+    assert [process.returncode for process in started] == [status]
 
 
 @pytest.mark.parametrize("was_killed", [False, True])
