@@ -21,11 +21,9 @@ RELIABLE = {"protocol": "dblp", "low": 0, "high": 0}
 ARMS = {
     "exact": RELIABLE,
     "tcp": {"protocol": "tcp-reno"},
-    "calm": {"protocol": "dblp", "high": 0.5},
-    "ordered": {
+    "calm": {
         "protocol": "dblp-stream",
-        "low": 0.3,
-        "high": 0.3,
+        "high": 0.5,
         "filling": {"gather": "error-feedback", "broadcast": "zero"},
     },
 }
@@ -68,11 +66,11 @@ def test_lossy_rounds_stop_early_and_workers_follow_the_announced_phase(arms: Re
                 assert event["round"] == 0 or arrived < 0.9
 
 
-def test_order_and_filling_of_each_leg_reach_the_training(arms: Results):
+def test_the_filling_of_each_leg_reaches_the_training(arms: Results):
     for host, leg, count in (("server", "gather", 12), ("worker-1", "broadcast", 6)):
         received = [
             event
-            for event in arms.events(f"transfers-{host}", "ordered")
+            for event in arms.events(f"transfers-{host}", "calm")
             if (event["role"], event["leg"]) == ("receiver", leg)
         ]
         assert len(received) == count
@@ -80,12 +78,12 @@ def test_order_and_filling_of_each_leg_reach_the_training(arms: Results):
         missed = [row for row in received if row["chunks_received"] < row["chunk_count"]]
         assert len(missed) >= count / 2
     # What was not delivered is owed: the sender knows how much arrived.
-    transfers = arms.events("transfers-worker-1", "ordered")
+    transfers = arms.events("transfers-worker-1", "calm")
     sent = [transfer for transfer in transfers if transfer["role"] == "sender"]
     shares = [entry["chunks_received"] / entry["chunk_count"] for entry in sent]
     assert min(shares) < 1
-    assert all(0.7 <= share <= 1 for share in shares)
-    assert all(event["nonfinite"] == 0 for event in arms.events("training-worker-1", "ordered"))
+    assert all(0.5 <= share <= 1 for share in shares)
+    assert all(event["nonfinite"] == 0 for event in arms.events("training-worker-1", "calm"))
 
 
 IMPAIRMENTS = [
