@@ -16,7 +16,8 @@ from testbed.verdict.gates import OF_THE_MACHINE
 from tests.conftest import stood_still
 from tests.documentation import shown
 from tests.documentation.shown import ROOT, Block
-from tests.lab.conftest import TIMING
+from tests.lab.conftest import FEW_PATHS, TIMING
+from tests.lab.gates import altered
 
 # A step is not tried again: it would find what it has left behind the first time.
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), pytest.mark.flaky(reruns=0)]
@@ -27,10 +28,12 @@ _LONG = (
     "./lab run quick --arms tcp-cubic --congestion-control",
     "./lab run my_detour.yaml --arms",
 )
-# As shown with --long; else without runs that differ from others in the seed or the arm alone.
+# As shown with --long; else without runs that differ from others in the seed or the arm alone, and
+# without rounds that no other command looks at. Of paths that are alike two are measured.
 # Nothing else may differ: the commands after them look at the same folder of results.
 _SHORTER = {
-    "./lab run quick": " --seeds 1 --arms dblp",
+    "./lab run quick": " --seeds 1 --arms dblp"
+    " --set rounds=30 --set 'impairments.0.rounds=[14, 26]'",
     "./lab run my.yaml": " --arms dblp --set 'factors={impairments.0.q: [0.9]}'",
     "./lab run my_detour.yaml": " --arms dblp",
 }
@@ -65,11 +68,13 @@ STEPS = list(_steps())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """The reader's folder: the project as far as commands name it."""
     folder = tmp_path_factory.mktemp("reader")
+    altered_by = {} if pytestconfig.getoption("--long") else FEW_PATHS
+    path = altered.environment(folder / "altered", altered_by)["PYTHONPATH"]
     script = folder / "lab"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m testbed "$@"\n')
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" -m testbed "$@"\n')
     script.chmod(0o755)
     (folder / "experiments").symlink_to(ROOT / "experiments")
     (folder / "tmp").mkdir()
