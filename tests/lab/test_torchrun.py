@@ -1,4 +1,4 @@
-"""The example script, unchanged, in a lab's hosts: ours and Gloo, whose steps are rounds."""
+"""Scripts under torchrun in a lab, whose steps are rounds: the example, and one of data sets."""
 
 import json
 from collections import Counter
@@ -15,27 +15,22 @@ from tests.lab.conftest import SMALL
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host"), pytest.mark.timeout(300)]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/ddp_train.py"
+TASK = SCRIPT.parents[1] / "experiments/programs/ddp_task.py"
 ROUNDS = 8
-# Parameters of the model of that width, in bytes.
+# Parameters of the example's model of that width, and of the task's, in bytes.
 GRADIENT_BYTES = 4 * (8 * 10 + 16 * (8 * 9 + 1) + 128 * (256 + 1) + 10 * (128 + 1))
+TASK_BYTES = 4 * 50_311
 
 
-def experiment(
-    leg: str,
-    workers: int = 1,
-    further: tuple[dict, ...] = (),
-    script: Path = SCRIPT,
-    words: str = "",
-    **arms: dict[str, object],
-) -> dict[str, Any]:
-    """The script on two hosts, or more, with a loss in two of the rounds."""
-    words = words or f"--epochs 1 --images {ROUNDS * 32 * (workers + 1)} --width 8"
+def experiment(leg: str, script: Path = SCRIPT, words: str = "", **arms: Any) -> dict[str, Any]:
+    """The script on two hosts, with a loss in two of the rounds."""
+    words = words or f"--epochs 1 --images {ROUNDS * 32 * 2} --width 8"
     loss = {"name": "a loss", "kind": "loss", "host": "server", "leg": leg, "q": 0.3}
     return {
         "rounds": ROUNDS,
-        "topology": {**SMALL["topology"], "workers": workers},
+        "topology": {**SMALL["topology"], "workers": 1},
         "workload": {"kind": "torchrun", "script": str(script), "args": words},
-        "impairments": [{**loss, "rounds": [3, 5], "duration_s": 0.05}, *further],
+        "impairments": [{**loss, "rounds": [3, 5], "duration_s": 0.05}],
         "arms": arms,
     }
 
@@ -58,10 +53,11 @@ def trained(run_small):
         ("gather", {"protocol": "dblp"}),
     ],
 )
-def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
+def test_a_data_set_of_the_lab_is_trained_and_rounds_are_hit(trained, leg, arm):
     if arm.get("protocol"):
         arm = {**arm, "rate_bps": 0.9 * SMALL["topology"]["rate_bps"]}
-    results = trained(leg, mine=arm)
+    words = f"--dataset digits --steps {ROUNDS} --every 4 --batch 64"
+    results = trained(leg, mine=arm, script=TASK, words=words)
     results.assert_trained()
     folder = results.run("mine")
     rounds = results.events("rounds", "mine")
@@ -74,11 +70,15 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
     stored = json.loads((folder / "workload.json").read_text())
     assert stored["markers"]["refused"] == 0
     assert [program["exit_status"] for program in stored["programs"]] == [0, 0]
-    assert "epoch 0: accuracy 0." in (folder / "logs" / "server.log").read_text()
+    assert f"after {ROUNDS} steps, " in (folder / "logs" / "server.log").read_text()
+    losses = results.events("training-server-evaluations", "mine")
+    assert [line["round"] for line in losses] == [3, 7]
+    assert 0 < losses[0]["elapsed_s"] < losses[1]["elapsed_s"]
+    assert all(1 < line["perplexity"] < 20 for line in losses)
     ends = [event for event in results.events("impairments", "mine") if event["action"] == "end"]
     assert all(end["met"] > 10 and end["dropped"] > 0 for end in ends)
     # Half of each gradient is averaged here, and half of each mean comes from the other rank.
-    assert sent_to(folder, "server") > 0.8 * ROUNDS * GRADIENT_BYTES
+    assert sent_to(folder, "server") > 0.8 * ROUNDS * TASK_BYTES
     for host in ("server", "worker-1"):
         waits = results.events(f"training-{host}", "mine")
         assert [wait["round"] for wait in waits] == list(range(ROUNDS))
@@ -87,11 +87,12 @@ def test_the_example_trains_and_its_rounds_are_hit(trained, leg, arm):
         assert steps == (set() if leg == "round" else set(range(2, ROUNDS)))
 
 
-def test_a_hook_of_pytorch_over_the_backend_sends_datagrams_in_both_channels(trained):
+def test_the_example_trains_and_a_hook_of_pytorch_sends_datagrams_in_both_channels(trained):
     arm = {"hook": "powerSGD", "rank": 2, "from_step": 2, "backend": "bounded"}
     arm |= {"protocol": "none", "congestion_control": "bbr"}
     results = trained("round", mine=arm, capture=["server"])
     results.assert_trained()
+    assert "epoch 0: accuracy 0." in (results.run("mine") / "logs/server.log").read_text()
     assert [row["round"] for row in results.events("rounds", "mine")] == list(range(ROUNDS))
     ends = [event for event in results.events("impairments", "mine") if event["action"] == "end"]
     assert all(end["met"] > 0 for end in ends) and sum(end["dropped"] for end in ends) > 0
@@ -109,17 +110,6 @@ def test_a_hook_of_pytorch_over_the_backend_sends_datagrams_in_both_channels(tra
     assert sent_bytes[47001] > (ROUNDS - 2) * 2 * factors
     # Gloo has what DistributedDataParallel shares when it begins: the weights, once.
     assert sent_bytes[0] < 2 * GRADIENT_BYTES
-
-
-def test_a_script_trains_a_data_set_of_the_lab_by_the_runs_seed(trained):
-    script = Path(__file__).resolve().parents[2] / "experiments/programs/ddp_task.py"
-    words = f"--dataset digits --steps {ROUNDS} --every 4 --batch 8"
-    results = trained("round", mine={"protocol": "dblp"}, script=script, words=words)
-    results.assert_trained()
-    losses = results.events("training-server-evaluations", "mine")
-    assert [line["round"] for line in losses] == [3, 7]
-    assert 0 < losses[0]["elapsed_s"] < losses[1]["elapsed_s"]
-    assert all(1 < line["perplexity"] < 20 for line in losses)
 
 
 def sent_to(folder: Path, host: str) -> float:
