@@ -1,10 +1,11 @@
 """Order of the tests: rooms that take the longest first, real labs last. No test fails for being
 slow.
 
-Tests without a lab run side by side in `./lab test`, and some of them in real time. One that fails
-there is tried once more, unless many have failed. Nothing else is ever tried again.
+Tests without a lab run side by side in `./lab test`, and some of them in real time; so do those of
+labs that measure nothing in time (`beside`). One that fails there is tried once more, unless many
+have failed. Nothing else is ever tried again.
 
-A lab test measures a real network in real time. One that fails is tried again: once in any case,
+Any other lab test measures a real network in real time. One that fails is tried again: once in any case,
 and twice more only if the machine was disturbed: a processor stood still during the test (see
 stalls.py), the hypervisor took a share of them, or just after it others take them or its timers
 are late. The next try waits until that is over, half a minute at most.
@@ -97,11 +98,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("flaky") is not None:
             continue
-        if item.get_closest_marker("lab") is not None:
+        if beside_others:
+            item.add_marker(pytest.mark.flaky(reruns=1, condition=_perhaps_by_chance(item)))
+        elif item.get_closest_marker("lab") is not None:
             again = pytest.mark.flaky(reruns=_TRIES_MORE, condition=_disturbed_at(item))
             item.add_marker(again)
-        elif beside_others:
-            item.add_marker(pytest.mark.flaky(reruns=1, condition=_perhaps_by_chance(item)))
 
 
 def _place(item: pytest.Item) -> tuple[bool, int]:

@@ -37,9 +37,9 @@ _STEPS: dict[str, tuple[str, ...]] = {
         str(Path(sys.executable).with_name("lint-imports")),
         *("--no-logo", "--no-cache"),
     ),
-    "tests without a lab": (*_PYTEST, *_SHOWN, "--ignore=tests/lab", *_SIDE_BY_SIDE),
+    "tests side by side": (*_PYTEST, *_SHOWN, "-m", "not lab or beside", *_SIDE_BY_SIDE),
     # Labs measure in real time: nothing may run beside them.
-    "tests in real labs": (*_PYTEST, *_SHOWN, "tests/lab"),
+    "tests in quiet labs": (*_PYTEST, *_SHOWN, "-m", "not beside", "tests/lab"),
 }
 
 

@@ -11,7 +11,7 @@ from testbed.capture import reading
 from testbed.capture.layers import Control, Datagram
 from testbed.transport.messages import MessageType
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+pytestmark = [pytest.mark.beside, pytest.mark.usefixtures("unchanged_host")]
 
 
 def test_captures_of_both_ends_agree_with_what_the_hosts_noted(run_small, capsys):

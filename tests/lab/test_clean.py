@@ -12,7 +12,7 @@ import yaml
 from testbed.lab import leftovers
 from tests.lab.conftest import SMALL, find_process, finished, is_alive, training_has_begun, wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+pytestmark = [pytest.mark.beside, pytest.mark.usefixtures("unchanged_host")]
 
 # The kernel forgets the signal that ends a sandbox with its command when a user namespace is
 # entered; here it is left out. What is left is the lifeline, and a stopped process does not see it.

@@ -14,6 +14,7 @@ from tests.documentation.shown import ROOT
 WITHIN_S = 150
 
 
+@pytest.mark.beside
 def test_three_machines_find_each_other_and_name_what_is_wrong(tmp_path):
     argv = ["unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
     argv += ["--mount-proc", sys.executable, "-m", "tests.lab.machines", "3"]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.examples.places import EXAMPLES
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+pytestmark = [pytest.mark.beside, pytest.mark.usefixtures("unchanged_host")]
 
 # Notes on which host a part works, and tries there what would change the network.
 NOTE = """

@@ -6,7 +6,7 @@ import pytest
 
 from tests.own_network import printed
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.beside
 
 # `send` puts IPv4 frames on the wire whose far end is filtered. `passed` counts, behind the filter,
 # what was not dropped: tables of one priority come in no order that anybody promises.

@@ -15,7 +15,7 @@ from tests.lab_unit.test_privileges import reachable  # noqa: F401 - a fixture
 
 NOBODY = 65534
 pytestmark = [
-    pytest.mark.lab,
+    pytest.mark.beside,
     pytest.mark.usefixtures("unchanged_host"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
 ]

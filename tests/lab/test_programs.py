@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.conftest import SMALL
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
+pytestmark = [pytest.mark.beside, pytest.mark.usefixtures("unchanged_host")]
 
 SERVER = """
 import os, socket

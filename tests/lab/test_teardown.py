@@ -89,6 +89,7 @@ def test_a_command_that_is_killed_at_any_moment_leaves_nothing(
         assert not list((tmp_path / f"out{number}").rglob("status.json"))
 
 
+@pytest.mark.beside
 def test_a_contradiction_of_impairments_that_only_shows_during_the_run_fails_it_at_once(run_small):
     """The controller ends, and its own words are the reason."""
     hold = {"kind": "loss", "name": "always", "q": 0.1, "leg": "round", "rounds": {"every": 1}}
@@ -107,6 +108,7 @@ def test_a_contradiction_of_impairments_that_only_shows_during_the_run_fails_it_
 
 # A controller that fails: above; a worker that is killed: the impairment `crash`; a supervisor that
 # is: tests/run/test_runner.py.
+@pytest.mark.beside
 def test_killing_the_switch_fails_the_run_and_says_so(tmp_path):
     process = executed(tmp_path / "out", **LONG)
     try:
@@ -124,6 +126,7 @@ def test_killing_the_switch_fails_the_run_and_says_so(tmp_path):
 
 
 # That the same command goes on with the others: tests/run/test_full_disk.py and test_runner.py.
+@pytest.mark.beside
 def test_an_interrupted_command_says_how_to_go_on_and_leaves_nothing(command, tmp_path):
     process = begun(command(**LONG), tmp_path)
     inside = in_the_sandbox(process)
@@ -146,6 +149,7 @@ def in_sandbox(request, messages):
     return {"did": request["do"]}
 
 
+@pytest.mark.beside
 def test_a_sandbox_answers_or_says_why_not():
     assert sandbox.result_of(__name__, {"do": "answer"}) == {"did": "answer"}
     began_s = time.monotonic()

@@ -200,6 +200,7 @@ def exchanged(directory: Path) -> set[tuple[Any, ...]]:
     return result
 
 
+@pytest.mark.beside
 def test_workers_that_share_a_process_exchange_what_others_do(run_small, tmp_path):
     results = run_small(
         **PAYLOADS,
