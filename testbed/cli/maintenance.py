@@ -32,7 +32,7 @@ _STEPS: dict[str, tuple[str, ...]] = {
     "ruff: rules": (sys.executable, "-m", "ruff", "check", "."),
     "ruff: format": (sys.executable, "-m", "ruff", "format", "--check", "."),
     "spelling": (sys.executable, "-m", "codespell_lib"),
-    "mypy": (sys.executable, "-m", "mypy"),
+    "mypy": (sys.executable, "-m", "mypy", "--num-workers", "auto"),
     "import contracts": (
         str(Path(sys.executable).with_name("lint-imports")),
         *("--no-logo", "--no-cache"),
