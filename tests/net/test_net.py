@@ -24,6 +24,13 @@ SEEDS = {"quick": 1}
 _OPTIONS = {
     "quick": ["--set", "rounds=12", "--set", "impairments.0.rounds=[4, 8]"],
 }
+# The command without its figures, of which nothing is kept.
+_SIMULATE = """
+from analysis.report import writing
+from testbed.__main__ import main
+writing.draw_all = lambda *_: []
+main()
+"""
 _NO_NUMBERS = ("schema", "verdicts", "published", "settings", "cautions")
 _EVENTS = ("rounds", "transfers-*", "training-*")
 # Another processor must not choose other instructions, which round differently.
@@ -38,7 +45,7 @@ _ARITHMETIC = {
 
 def measure(name: str, folder: Path) -> dict[str, Any]:
     """Execute an experiment in virtual time; its numbers, by path."""
-    argv = [sys.executable, "-P", "-m", "testbed", "simulate", name, *_OPTIONS.get(name, [])]
+    argv = [sys.executable, "-P", "-c", _SIMULATE, "simulate", name, *_OPTIONS.get(name, [])]
     environment = {**os.environ, **_ARITHMETIC}
     subprocess.run(
         [*argv, "--seeds", str(SEEDS[name]), "--out", str(folder)],
