@@ -46,6 +46,7 @@ def measure(source: str) -> Size:
     return Size(1, len(source.splitlines()), len(code - docstrings), statements)
 
 
+@functools.cache
 def budgets() -> dict[str, Any]:
     return tomllib.loads(BUDGETS.read_text())
 
