@@ -5,8 +5,8 @@ Tests without a lab run side by side in `./lab test`, and some of them in real t
 labs that measure nothing in time (`beside`). One that fails there is tried once more, unless many
 have failed. Nothing else is ever tried again.
 
-Any other lab test measures a real network in real time. One that fails is tried again: once in any case,
-and twice more only if the machine was disturbed: a processor stood still during the test (see
+Any other lab test measures a real network in real time. One that fails is tried again: once in any
+case, and twice more only if the machine was disturbed: a processor stood still during the test (see
 stalls.py), the hypervisor took a share of them, or just after it others take them or its timers
 are late. The next try waits until that is over, half a minute at most.
 
@@ -16,6 +16,7 @@ it, so a fault that shows only now and then is not hidden.
 All run in a used clone, in another user's home (used_clone.py), and none may touch its `runs/`.
 """
 
+import gc
 import os
 import shutil
 import sys
@@ -103,6 +104,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif item.get_closest_marker("lab") is not None:
             again = pytest.mark.flaky(reruns=_TRIES_MORE, condition=_disturbed_at(item))
             item.add_marker(again)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # to look at what was imported takes the collector half a second each time
 
 
 def _place(item: pytest.Item) -> tuple[bool, int]:
