@@ -1,4 +1,4 @@
-"""Tests in here build real labs; each checks that the host is as it was before."""
+"""Tests in here build real labs; each file checks that the host is as it was before."""
 
 import functools
 import json
@@ -148,22 +148,21 @@ def host_state() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def unchanged_host() -> Iterator[None]:
-    """Fails the test if the host differs afterwards; waits a moment for the kernel's clean-up."""
+    """Fails a file's last test if the host differs after it; waits a moment for the kernel."""
     before = host_state()
     yield
-
-    def changed() -> dict[str, Any]:
-        after = host_state()
-        if set(after[_ALONE]) <= set(before[_ALONE]):  # others end what theirs have left
-            after[_ALONE] = before[_ALONE]
-        return {key: [before[key], after[key]] for key in before if after[key] != before[key]}
-
     deadline_s = time.monotonic() + 5
-    while (differs := changed()) and time.monotonic() < deadline_s:
+    while differs := _differences(before, host_state()):
+        assert time.monotonic() < deadline_s, differs
         time.sleep(0.1)
-    assert not differs
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    others = set(before[_ALONE]) - set(after[_ALONE])  # whose tests have ended them meanwhile
+    after[_ALONE] = sorted({*after[_ALONE], *others})
+    return {key: [before[key], after[key]] for key in before if after[key] != before[key]}
 
 
 class Results:
