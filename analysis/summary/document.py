@@ -28,7 +28,6 @@ from analysis.summary.lookup import BASELINE, OWN_LIMIT, several_tasks
 
 SCHEMA = 1
 _SAME_LIMIT = 0.03  # the published one of passes is what it comes to near a loss of 1
-_UNKNOWN: Any = object()
 
 
 def summarise(results: Evidence) -> dict[str, Any]:
@@ -186,15 +185,17 @@ def _cells(measured: pl.DataFrame, arms: Sequence[str]) -> dict[str, Any]:
         for name in columns:
             _put(cell, name, mean_interval(table.per_seed(arm, name)).as_json())
         document["arms"][arm] = cell
-    p_values: dict[tuple[str, str, str], float | None] = {}
+    pairs: dict[tuple[str, str, str], tuple[Any, Any, float | None]] = {}
     for left, right in itertools.permutations(arms, 2):
         cell = {}
         for name in columns:
-            values = table.paired(left, right, name, ratio=True)
-            if (p_value := p_values.get((right, left, name), _UNKNOWN)) is _UNKNOWN:
-                p_value = paired_p_value(*values, ratio=True)
-            p_values[left, right, name] = p_value
-            _put(cell, name, {**ratio_interval(*values).as_json(), "p_value": p_value})
+            if (left, right, name) not in pairs:
+                one, two = table.paired(left, right, name, ratio=True)
+                p_value = paired_p_value(one, two, ratio=True)
+                pairs[left, right, name] = one, two, p_value
+                pairs[right, left, name] = two, one, p_value
+            one, two, p_value = pairs[left, right, name]
+            _put(cell, name, {**ratio_interval(one, two).as_json(), "p_value": p_value})
         document["ratios"][f"{left}/{right}"] = cell
         document["differences"][f"{left}-{right}"] = {
             name: difference_interval(*(values := table.paired(left, right, name))).as_json()
