@@ -88,7 +88,7 @@ IDLE = {"host": "traffic-1", "rounds": [2, 4]}
 
 
 def test_six_faults_are_found_where_one_is_a_sampler_that_dies(wrong_lab: WrongLab):
-    """Frames that are refused, a stalled processor, a queue that is cut, unmet impairments, a weak burst."""
+    """Refused frames, a stalled processor, a cut queue, unmet impairments, a weak burst."""
     processor = max(os.sched_getaffinity(0))
     root = os.geteuid() == 0  # who alone may give real-time priority
 
