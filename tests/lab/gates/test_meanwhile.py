@@ -107,8 +107,9 @@ def test_six_faults_are_found_where_one_is_a_sampler_that_dies(wrong_lab: WrongL
         {"kind": "loss", "name": "real", "host": "server", "rounds": [3], "q": 0.1},
         {"kind": "loss", "name": "idle-loss", "q": 0.1, **IDLE},
         {"kind": "queue", "name": "idle-queue", "rate_bps": wrong_lab.rate_bps // 2, **IDLE},
-        # More frames than the controller can queue in time.
-        {"kind": "burst", "name": "weak", "rate_factor": 100, "frame_bytes": 60, **IDLE},
+        # More frames than the controller can queue in time, where no queue is impaired then.
+        {"kind": "burst", "name": "weak", "rate_factor": 100, "frame_bytes": 60}
+        | {"host": "traffic-1", "rounds": [6]},
     ]
     results = wrong_lab.run(
         meanwhile=disturb,
