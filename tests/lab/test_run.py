@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -204,5 +205,7 @@ def test_kernel_tcp_has_the_least_timeout_of_the_experiment(run_small):
         impairments=[silence],
     )
     results.assert_trained()
-    hit = results.events("rounds", "tcp")[3]
-    assert 0.06 < hit["gather_ended_s"] - hit["gather_began_s"] < 0.18  # Linux' own are 0.2 s
+    rounds = results.events("rounds", "tcp")
+    took_s = [row["gather_ended_s"] - row["gather_began_s"] for row in rounds]
+    assert took_s[3] > 0.06
+    assert took_s[3] - statistics.median(took_s) < 0.19  # Linux' own least timeout is 0.2 s
