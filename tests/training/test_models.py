@@ -92,6 +92,15 @@ def test_on_the_meta_device_every_image_model_gives_logits_for_small_and_large_i
             assert model(torch.empty(2, 1, side, side)).shape == (2, 36)
 
 
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_new_image_model_tells_images_apart(name):
+    """One whose signal vanishes from layer to layer learns nothing at any rate."""
+    model = models.build(name, 0, classes=10, input_shape=(1, 32, 32)).train()
+    with torch.no_grad():
+        logits = model(torch.randn(8, 1, 32, 32, generator=torch.Generator().manual_seed(1)))
+    assert logits.std(dim=0).mean() > 0.003
+
+
 @pytest.mark.parametrize("name", TRAINABLE_HERE)
 def test_the_layer_map_is_the_flat_gradient(name):
     layers = models.layer_map(name, **size(name))

@@ -79,7 +79,15 @@ def efficientnet(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
         batch_norm_momentum=_STATISTICS_MOMENTUM,
     )
     config.num_labels = classes
-    return _logits_of(transformers.EfficientNetForImageClassification, "pixel_values", config)
+    model = _logits_of(transformers.EfficientNetForImageClassification, "pixel_values", config)
+    # The package draws all weights with a deviation of 0.02, those of batch norms, too, so that the
+    # signal vanishes from block to block and nothing is learnt.
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        elif isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+    return model
 
 
 def gpt2_small(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
