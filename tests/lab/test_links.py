@@ -34,8 +34,10 @@ def test_round_trips_are_twice_the_configured_delay(star, found_capabilities):
         assert min(result[name]) >= 2 * delay_s - GRAIN_S
         assert statistics.median(result[name]) < 2 * delay_s + usual_s + LATE_S
     # Jitter of 4 ms around 5 ms on either way: a round trip between 2 and 18 ms, spread widely.
-    assert 0.0019 < min(result["jittery"]) < 0.007 + usual_s
-    assert 0.012 < max(result["jittery"]) < 0.018 + longest_s + LATE_S
+    jittery = sorted(result["jittery"])
+    assert 0.0019 < jittery[0] < 0.007 + usual_s
+    # Two pings may be late by the machine, which stands still for a moment now and then.
+    assert 0.012 < jittery[-3] < 0.018 + longest_s + LATE_S
     record = result["record"]
     assert record["in_order"]
     netem = found_capabilities["netem"].available
