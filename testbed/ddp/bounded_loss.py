@@ -31,8 +31,9 @@ class BoundedLoss(Steps):
         ddp.register_comm_hook(state, state.hook)
 
     All replicas stay identical: gradients may lose a bounded share on their way to the rank that
-    averages them, and the mean then reaches all ranks complete. Until the buckets are known (the
-    first two steps), and wherever they change, the process group averages, without loss.
+    averages them, and the mean then reaches all ranks complete (unless `broadcast_tolerance` is
+    set). Until the buckets are known (the first two steps), and wherever they change, the process
+    group averages, without loss.
 
     `Settings` describes the arguments. Those in the environment variable BOUNDED_LOSS, a JSON
     object, replace them. There `hook` may name one of PyTorch's own, which then averages instead.
@@ -88,6 +89,18 @@ class BoundedLoss(Steps):
             self._average(mean, 0)
             self._end_step()
             tensor.detach().copy_(mean)
+
+    def resynchronise(self, model: torch.nn.Module) -> None:
+        """Gives all ranks the parameters and buffers of the group's first, between two steps.
+
+        With a `broadcast_tolerance` call it on all ranks, every so many steps. What an optimiser
+        keeps stays each rank's own.
+        """
+        group = self._rendezvous.group
+        first = dist.get_global_rank(group, 0)
+        for tensor in model.state_dict().values():
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a rank's shard
+            dist.broadcast(local, first, group=group)
 
     def _of_shards(self, place: int, reduced: torch.Tensor) -> None:
         """FSDP calls it in the backward pass, once for each module that has gradients."""

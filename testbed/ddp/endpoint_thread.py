@@ -310,11 +310,14 @@ class WorkerThread(EndpointThread):
     def _broadcast(self, part: Part) -> None:
         assert part.own is not None
         self._keep_lost(part, part.gather.reports[SERVER].received)
-        # All that is sent, so that all replicas get the same.
+        # Without a tolerance all that is sent, so that all replicas get the same.
         transfer, into = Leg.BROADCAST.transfer(part.number), {SERVER: part.own.payload}
-        part.broadcast.awaited.append(self._endpoint.post_receive(transfer, 0.0, into))
+        tolerance = self._settings.broadcast_tolerance
+        part.broadcast.awaited.append(self._endpoint.post_receive(transfer, tolerance, into))
 
     def _take_mean(self, part: Part, own: Contribution) -> None:
+        if self._settings.broadcast_tolerance:
+            return  # it arrived in the gradient's memory, which keeps its own where nothing came
         received = part.broadcast.reports[SERVER].received
         assert received is not None  # a receiver's report always has it
         plain = part.layout.plain

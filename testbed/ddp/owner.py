@@ -23,7 +23,7 @@ from testbed.ddp.endpoint_thread import (
     write_chunks,
 )
 from testbed.ddp.settings import WINDOW, Settings
-from testbed.training.filling import chunk_elements, estimate_mean
+from testbed.training.filling import all_finite, chunk_elements, estimate_mean
 from testbed.transport import EndpointConfig, Leg, PeerLost
 from testbed.transport.chunk_energy import Selection
 from testbed.transport.tolerance import Fixed, Progress, StopRule, StopRuleFactory
@@ -259,6 +259,8 @@ class OwnerThread(EndpointThread):
         else:
             mean = part.mean = plain.new_buffer()
         estimate_mean(self._filling, plain, buffers, masks, out=mean)
+        if self._settings.broadcast_tolerance and not all_finite(elements := plain.floats(mean)):
+            elements[:] = np.nan  # all ranks are to see it, whichever chunks are lost
         transfer = Leg.BROADCAST.transfer(part.number)
         payload = self._compress(part, mean, len(buffers), transfer)
         in_time = [peer for rank, peer in self._present() if rank not in part.late]

@@ -100,6 +100,8 @@ class Settings:
             `server`: rank 0 all.
         mode: `bounded`; `reliable`: no loss; `local`: nothing is sent, to measure the exchange.
         filling: of lost gradients: `error-feedback` (the next step's get them), `zero`, `rescale`.
+        broadcast_tolerance: the largest share of a mean that a rank may miss. Its own gradient
+            stands there, which is as unbiased, so replicas differ until `resynchronise`.
         rate_bps: of a rank's link, bits per second; math.inf: unpaced. None: a preset of a
             fixed rate gets `bbr`, or is unpaced where all ranks are on this machine.
         queue_bytes: the smallest queue on the way, if known; see `EndpointConfig`.
@@ -135,6 +137,7 @@ class Settings:
     collective: Collective = field(default="sharded", metadata=_EQUAL)
     mode: Mode = field(default="bounded", metadata=_EQUAL)
     filling: FillingName = field(default="error-feedback", metadata=_EQUAL)
+    broadcast_tolerance: float = field(default=0.0, metadata=_EQUAL)
     rate_bps: float | None = None
     queue_bytes: float = math.inf
     interface: str | None = None
@@ -247,6 +250,14 @@ class Settings:
                 f"late_share is {self.late_share}, mode {shown(self.mode)} and filling "
                 f"{shown(self.filling)}; valid: 0, or a share with mode='bounded' and "
                 "filling='error-feedback'"
+            )
+        if not 0 <= self.broadcast_tolerance < 1:
+            yield f"broadcast_tolerance is {self.broadcast_tolerance}; valid: 0, or a share below 1"
+        if self.broadcast_tolerance and (self.mode, self.filling) != ("bounded", "rescale"):
+            yield (
+                f"broadcast_tolerance is {self.broadcast_tolerance}, mode {shown(self.mode)} and "
+                f"filling {shown(self.filling)}; valid: 0, or a share with mode='bounded' and "
+                "filling='rescale', whose means are unbiased"
             )
         protocol = self.protocol_config
         if self.late_share and protocol.carrier == "tcp":

@@ -103,6 +103,46 @@ def test_lost_parts_are_added_later_and_what_is_not_finite_skips_one_step(
         np.testing.assert_allclose(3 * outcomes[0][4][index], left, rtol=1e-5, atol=1e-5)
 
 
+# A way back that loses, too.
+
+
+def missed(rank, collective):
+    """Which elements of a mean each rank missed, in three steps; then what a resync makes equal."""
+    protocol = preset("fixed-high", tolerance=0)
+    options = {"filling": "rescale", "broadcast_tolerance": 0.4, "collective": collective}
+    state = lossy(rank, protocol, **options)
+    shares = []
+    for step in range(5):
+        everyone = [drawn(SIZES, sender, step) for sender in range(3)]
+        if step == 4:
+            everyone[1][0][123] = math.nan
+        means = exchange(state, everyone[rank], PARAMETERS)
+        if step < 2:  # the process group averages
+            continue
+        if step == 4:
+            assert all(bool(mean.isnan().any()) for mean in means[:1])
+            continue
+        for mean, *gradients in zip(means, *everyone, strict=True):
+            arrived = (mean - torch.stack(gradients).mean(0)).abs() < 1e-6
+            assert torch.equal(mean[~arrived], gradients[rank][~arrived])
+            shares.append(float((~arrived).float().mean()))
+    net = nn.BatchNorm1d(4)
+    with torch.no_grad():
+        for tensor in net.state_dict().values():
+            tensor += rank
+    state.resynchronise(net)
+    return shares, {name: tensor.numpy() for name, tensor in net.state_dict().items()}
+
+
+@pytest.mark.parametrize("collective", ["sharded", "server"])
+def test_a_rank_keeps_its_own_gradient_where_a_bounded_share_of_the_mean_is_lost(collective):
+    outcomes = values(launch(missed, 3, collective=collective))
+    for rank, (shares, tensors) in enumerate(outcomes):
+        assert max(shares) <= 0.4
+        assert (max(shares) > 0.1) == (rank > 0 or collective == "sharded")  # an owner has all
+        assert all(np.array_equal(tensors[name], first) for name, first in outcomes[0][1].items())
+
+
 def scaled(rank, hook):
     """Trains with a GradScaler; rank 1's gradient overflows once. Its scale after each step."""
     net = model()

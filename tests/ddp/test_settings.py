@@ -139,6 +139,8 @@ def test_bad_input_is_one_line(text, says, monkeypatch):
         ({"late_share": 0.005}, "late_share is 0.005; valid: 0, or 0.01 to 1"),
         ({"late_share": 0.1, "protocol": "tcp-reno"}, "late_share is 0.1; valid: 0 with the proto"),
         ({"late_share": 0.1, "mode": "reliable"}, "late_share is 0.1, mode 'reliable' and filling"),
+        ({"broadcast_tolerance": 1.0}, "broadcast_tolerance is 1.0; valid: 0, or a share below 1"),
+        ({"broadcast_tolerance": 0.1}, "broadcast_tolerance is 0.1, mode 'bounded' and filling"),
         ({"min_ranks": 2}, "min_ranks is 2 and collective 'sharded'; valid: None, or 1 and more"),
         ({"port": 0}, "port is 0; valid: 1 to 65535, or None for free ones"),
         ({"scaler": 3}, "scaler is 3; valid: a GradScaler, or None"),
