@@ -12,17 +12,19 @@ import os
 import random
 import re
 import secrets
+import shutil
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 import torch
@@ -73,8 +75,8 @@ class Identity:
     def __init__(self, rank: int) -> None:
         """Makes the keys; InputError where openssl is missing."""
         self._rank = rank
-        self._temporary = TemporaryDirectory(prefix="bounded-loss-")
-        self.folder = Path(self._temporary.name)
+        self.folder = Path(mkdtemp(prefix="bounded-loss-"))
+        self.close = weakref.finalize(self, _remove, self.folder, os.getpid())
         names = [SERVER, name_of(rank)]
         keys.make(self.folder, names)
         # Its own, as PEM texts.
@@ -99,8 +101,10 @@ class Identity:
         certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         return Credentials(certificate, key, tuple(trusted))
 
-    def close(self) -> None:
-        self._temporary.cleanup()
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked one leaves it to its parent
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Rendezvous:
@@ -124,14 +128,16 @@ class Rendezvous:
         self.chunk_bytes = 0  # what a datagram carries on all paths
         self.identity: Identity | None = None  # None inside one machine, or where `insecure`
         self._settings = settings
+        self._answered = ""  # this rank's key of the stage before
         if within is not None:
-            self._store = self._outside = dist.PrefixStore("meeting", within)
+            self._store = self._outside = dist.PrefixStore("meeting", within).clone()
             return
         name = group.group_name
         _exchanges[name] += 1
         prefix = f"bounded-loss/{name}/{_exchanges[name]}"
         store = dist.distributed_c10d._get_process_group_store(group)
-        self._store = dist.PrefixStore(prefix, store)
+        # A connection of its own: one that waits for another rank's key answers nobody else.
+        self._store = dist.PrefixStore(prefix, store).clone()
         if settings.returns is not None:
             self.rank, store = settings.returns.rank, settings.returns.store
         # A process outside the group knows no more than the store itself.
@@ -140,10 +146,13 @@ class Rendezvous:
         self._outside = dist.PrefixStore(f"{prefix}/return", store)
 
     def number_of(self, rank: int) -> int:
-        """Returns a rank's number in the default process group."""
+        """Returns a rank's number in the default process group; its own where torch knows none."""
         if self._settings.returns is not None:
             return rank
-        return dist.get_global_rank(self.group, rank)
+        try:
+            return dist.get_global_rank(self.group, rank)
+        except ValueError:
+            return rank
 
     def leave(self, key: str, value: Any) -> None:
         """Leaves a message for ranks that come back, or for the others as one of these."""
@@ -153,27 +162,40 @@ class Rendezvous:
         """Returns the message that was left there; None if there is none yet."""
         return self._ask(partial(_value, self._outside, key))
 
-    def share(self, stage: str, facts_of_this: Callable[[], Mapping[str, Any]]) -> list[Any]:
-        """Returns all ranks' facts; InputError on all where one has raised it."""
+    def share(
+        self,
+        stage: str,
+        facts_of_this: Callable[[], Mapping[str, Any]],
+        within_s: float | None = None,
+    ) -> list[Any]:
+        """Returns all ranks' facts; InputError on all where one has raised it.
+
+        A stage is shared once. PeerLost, by its number in the group, for a rank that does not come.
+        """
+        within_s = within_s or self.timeout_s
         try:
             own = {"facts": facts_of_this(), "problem": ""}
         except InputError as error:
             own = {"facts": {}, "problem": str(error)}
         self._ask(partial(self._store.set, f"{stage}/{self.rank}", json.dumps(own)))
-        until_s = time.monotonic() + self.timeout_s
+        until_s = time.monotonic() + within_s
         replies = []
         for rank in range(self.world):
             pause_s = _SHORTEST_S
             while (reply := self._ask(partial(self._reply, f"{stage}/{rank}"))) is None:
                 if time.monotonic() >= until_s:
-                    reason = f"did not come to {stage} within {self.timeout_s:g} s"
+                    reason = f"did not come to {stage} within {within_s:g} s"
                     raise PeerLost(f"rank {rank}", reason)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
             replies.append(reply)
+        # All have come here, so all have read what they shared before.
+        if self._answered:
+            self._ask(partial(self._store.delete_key, self._answered))
+        self._answered = f"{stage}/{self.rank}"
         for rank, reply in enumerate(replies):
             if reply["problem"]:
-                raise InputError(f"rank {rank}: {reply['problem']}")
+                raise InputError(f"rank {self.number_of(rank)}: {reply['problem']}")
         return [reply["facts"] for reply in replies]
 
     def _reply(self, key: str) -> Any:
@@ -182,6 +204,10 @@ class Rendezvous:
         if reply is None and (failure := _value(self._store, _FAILURE)) is not None:
             raise PeerLost(f"rank {failure['rank']}", str(failure["reason"]))
         return reply
+
+    def require_equal(self, facts: Sequence[Mapping[str, Any]], **more: str) -> None:
+        """InputError, the same line on all ranks, where these differ."""
+        require_equal(facts, names=[self.number_of(rank) for rank in range(len(facts))], **more)
 
     def meet(self) -> None:
         """Meets all ranks; InputError, the same line on all, where they differ or one cannot."""
@@ -192,7 +218,7 @@ class Rendezvous:
             return {"terms": settings.terms(), "session": secrets.randbits(32), "address": address}
 
         ranks = self.share("the meeting of all ranks", introduction)
-        require_equal([rank["terms"] for rank in ranks])
+        self.require_equal([rank["terms"] for rank in ranks])
         self.session = ranks[0]["session"]
         self.addresses = [rank["address"] for rank in ranks]
         require_reachable(self.addresses)
@@ -268,11 +294,11 @@ class Rendezvous:
         """Reports to all why the exchange ends; returns the error that is to be raised here."""
         lost = re.search(r"\d+", error.peer) if isinstance(error, PeerLost) else None
         rank = self.rank if lost is None else int(lost[0])
-        reason = error.reason if isinstance(error, PeerLost) else str(error)
+        reason = " ".join((error.reason if isinstance(error, PeerLost) else str(error)).split())
         if self._settings.min_ranks is None:  # else one that is gone says nothing for the others
             rank, reason = self.first_failure(rank, reason)
         # What this rank finds wrong itself says more than that another was first to say so.
-        return error if lost is None else PeerLost(f"rank {rank}", reason)
+        return error if lost is None else PeerLost(f"rank {self.number_of(rank)}", reason)
 
     def first_failure(self, rank: int, reason: str) -> tuple[int, str]:
         """Reports to all why the exchange has ended; returns the first report, within seconds."""

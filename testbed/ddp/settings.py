@@ -363,15 +363,20 @@ def check(text: str) -> None:
 
 
 def require_equal(
-    facts: Sequence[Mapping[str, Any]], *, stage: str = "", valid: str = "the same on all ranks"
+    facts: Sequence[Mapping[str, Any]],
+    *,
+    names: Sequence[int] = (),
+    stage: str = "",
+    valid: str = "the same on all ranks",
 ) -> None:
-    """InputError, the same line on all ranks, where their facts differ."""
-    for rank, theirs in enumerate(facts):
+    """InputError, the same line on all ranks, where their facts differ; `names`: their numbers."""
+    names = names or range(len(facts))
+    for rank, theirs in zip(names, facts, strict=True):
         for key, ours in facts[0].items():
             if theirs.get(key) != ours:
                 raise InputError(
                     f"{stage}{key} is {shown(theirs.get(key))} on rank {rank} and {shown(ours)} on "
-                    f"rank 0; valid: {valid}"
+                    f"rank {names[0]}; valid: {valid}"
                 )
 
 

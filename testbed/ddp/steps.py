@@ -2,11 +2,13 @@
 
 import atexit
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -19,7 +21,7 @@ from testbed.ddp.endpoint_thread import Part
 from testbed.ddp.exchange import Bucket, Exchange, Opening, Plan, opening_of_others
 from testbed.ddp.meeting import Rendezvous
 from testbed.ddp.report import BucketReport, StepReport, bucket_report, open_logs
-from testbed.ddp.settings import BACKEND, Settings, require_equal
+from testbed.ddp.settings import BACKEND, Settings
 from testbed.shared.input_error import InputError, shown
 from testbed.training.detector import Observation
 from testbed.training.filling import mean_into
@@ -29,6 +31,8 @@ from testbed.transport.wire import U32_MAX
 KNOWN_AFTER = 2
 # So many elements of all ranks' gradients are in memory until the buckets are known.
 _GATHERED = 1 << 20
+# When the process group has failed, all ranks that live say so within this time.
+_ROLL_CALL_S = 5.0
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -147,11 +151,25 @@ class Steps(Settings):
 
     def __post_init__(self) -> None:
         """Meets the other ranks; raises as `BoundedLoss` does."""
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except InputError as error:
+            with suppress(Exception):  # the others need not wait for this rank
+                Rendezvous(self).first_error(error)
+            raise
+        self._process = os.getpid()
+        self._failing = False
+        self._failure: Exception | None = None
+        self._changed = threading.Condition()
+        self._exchange: Exchange | None = None
+        self._rendezvous = Rendezvous(self)
+        with self._guarded():
+            self._prepare()
+
+    def _prepare(self) -> None:
         self.critical = self.detector is None or bool(self.detector.critical)
         self.last: StepReport | None = None
         self.scale = 1.0
-        self._rendezvous = Rendezvous(self)
         self._opening: Opening | None = None  # the others', for a rank that returns
         if self.returns is not None:
             self._opening = opening_of_others(self, self._rendezvous)
@@ -164,7 +182,6 @@ class Steps(Settings):
         self._torch_hook = None if make is None else make(self._group_of_torch_hook())
         self._residuals = Residuals()
         self._pinned: dict[int, torch.Tensor] = {}
-        self._exchange: Exchange | None = None
         self._opened = 0
         self._step = 0
         self._steps_before = 0  # of the training that a checkpoint resumes
@@ -172,9 +189,6 @@ class Steps(Settings):
         self._plan: Plan = ()  # of the step before
         self._known = 0  # steps since the buckets have been the same, or may be
         self._waited_s = 0.0  # in this step, with nothing left to compute
-        self._failing = False
-        self._failure: Exception | None = None
-        self._changed = threading.Condition()
         if not self._idle:
             self._rendezvous.meet()
             atexit.register(self.close)
@@ -208,7 +222,10 @@ class Steps(Settings):
         """An error here ends the exchange on all ranks, and the first one is raised."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception):  # such as Ctrl-C
+                self._fail(RuntimeError(f"it was ended by {type(error).__name__}"))
+                raise
             self._fail(error)
             with self._changed:  # another thread may have been first
                 self._changed.wait_for(lambda: self._failure is not None)
@@ -221,12 +238,15 @@ class Steps(Settings):
             if self._failing:
                 return
             self._failing = True
-        first = self._rendezvous.first_error(error)
-        with self._changed:
-            self._failure = first
-            self._changed.notify_all()
-        if self._exchange is not None:
-            self._exchange.stop()
+        first = error
+        try:
+            first = self._rendezvous.first_error(error)
+        finally:
+            with self._changed:
+                self._failure = first
+                self._changed.notify_all()
+            if self._exchange is not None:
+                self._exchange.stop()
 
     # A bucket comes.
 
@@ -239,6 +259,8 @@ class Steps(Settings):
         """Takes a bucket with the elements of these parameters; one of DDP's if it is one."""
         if self._failure is not None:
             raise self._failure
+        if os.getpid() != self._process:
+            raise RuntimeError("this BoundedLoss is of another process, which was forked")
         if self._torch_hook is None:
             require_plain(gradient)
         devices: list[int | str | torch.device] = [gradient.device] if gradient.is_cuda else []
@@ -303,7 +325,8 @@ class Steps(Settings):
     def _require_equal(self, stage: str, facts: dict[str, Any]) -> None:
         """InputError, the same line on all ranks, where their buckets differ."""
         valid = "the same model and DistributedDataParallel on all ranks"
-        require_equal(self._rendezvous.share(stage, lambda: facts), stage=f"{stage}: ", valid=valid)
+        shared = self._rendezvous.share(stage, lambda: facts)
+        self._rendezvous.require_equal(shared, stage=f"{stage}: ", valid=valid)
 
     def _in_host_memory(self, index: int, gradient: torch.Tensor) -> NDArray[np.float32]:
         """Returns a bucket's gradient; a GPU's stays as it is until its mean is written there."""
@@ -357,13 +380,19 @@ class Steps(Settings):
 
     def _average_completely(self, taken: _Bucket, values: NDArray[np.float32]) -> None:
         """Averages through the process group, in the order of ranks, as the exchange does."""
-        self._require_equal(f"step {self._step}, bucket {taken.index}", asdict(taken.plan))
-        world = self._rendezvous.world
+        stage = f"step {self._step}, bucket {taken.index}"
+        self._require_equal(stage, asdict(taken.plan))
+        world, timeout = self._rendezvous.world, timedelta(seconds=self._rendezvous.timeout_s)
         # In blocks: the memory for all ranks' gradients does not grow with the bucket.
         for block in torch.from_numpy(values).split(_GATHERED // world or 1):
             own = block.to(taken.gradient.device)
             everyone = [torch.empty_like(own) for _ in range(world)]
-            dist.all_gather(everyone, own, group=self._rendezvous.group)
+            work = dist.all_gather(everyone, own, group=self._rendezvous.group, async_op=True)
+            try:
+                work.wait(timeout)
+            except RuntimeError:  # it names no rank
+                self._rendezvous.share(f"the end of {stage}", dict, within_s=_ROLL_CALL_S)
+                raise
             mean_into([gradient.cpu().numpy() for gradient in everyone], block.numpy())
         self._write_mean(taken, values)
 
@@ -406,7 +435,7 @@ class Steps(Settings):
         self._announcer.end()
         if not self._idle:
             self._keep_residuals()
-        self._plan = self._seen
+        before, self._plan = self._plan, self._seen
         exchanged = self._exchange is not None and self._exchange.plan == self._plan
         by_group = self._torch_hook is not None or not self._idle
         self.last = StepReport(
@@ -423,11 +452,11 @@ class Steps(Settings):
                 step = self._steps_before + self._step
                 self.detector.observe(Observation.of_norm(step, norm))
                 self.critical = bool(self.detector.critical)
-        self._known += 1
-        if self._exchange is not None and not exchanged:  # the buckets have changed
+        # Once an exchange had other buckets, these stay only if they come twice.
+        self._known = 1 if self._opened and self._plan != before else self._known + 1
+        if self._exchange is not None and not exchanged:
             self._exchange.close()
             self._exchange = None
-            self._known = 1
         for bucket in self._buckets:
             bucket.done.clear()  # parts lead back to their bucket, and hold what was lost
         self._buckets = []
@@ -487,11 +516,15 @@ class Steps(Settings):
     def close(self) -> None:
         """Ends the exchange; what was sent before still arrives. At exit it is called by itself."""
         atexit.unregister(self.close)
+        if os.getpid() != self._process:
+            return
         if self._exchange is not None:
             self._exchange.close()
         self._rendezvous.close()
-        self._failing = True
-        self._failure = self._failure or RuntimeError("this BoundedLoss is closed")
+        with self._changed:
+            self._failing = True
+            self._failure = self._failure or RuntimeError("this BoundedLoss is closed")
+            self._changed.notify_all()
 
 
 def require_plain(gradient: torch.Tensor) -> None:

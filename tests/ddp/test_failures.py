@@ -2,16 +2,20 @@
 
 import os
 import signal
+import threading
 import time
+from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from testbed.ddp import BoundedLoss, InputError
+from testbed.ddp import BoundedLoss, InputError, PeerLost, meeting
 from testbed.ddp.meeting import Rendezvous
 from testbed.ddp.settings import Settings
 from tests.ddp import ranks
-from tests.ddp.ranks import drawn, exchange, launch, store_apart, values, wrapped
+from tests.ddp.ranks import drawn, exchange, last, launch, store_apart, values, wrapped
 
 SIZES = (50_000, 20_000)
 PARAMETERS = [torch.zeros(size) for size in SIZES]
@@ -194,3 +198,127 @@ def foreign_state(rank):
 
 def test_a_state_of_something_else_or_another_rank_is_refused():
     values(launch(foreign_state, 2))
+
+
+# What one rank alone finds, and states that could not be left.
+
+
+def of_a_group(rank):
+    """Ranks 0 and 2 exchange, and 2 is killed; what 0 hears."""
+    group = dist.new_group([0, 2])
+    if rank == 1:
+        return None
+    state = BoundedLoss(group=group, timeout_s=20)
+    for step in range(1000):
+        if rank == 2 and step == 5:
+            ranks.die()
+        if error := heard(state, rank, step):
+            return error[1]
+
+
+def in_the_process_group(rank):
+    """Rank 2 is killed when the process group averages; what the others hear."""
+    state = BoundedLoss(timeout_s=20)
+    if rank == 2:
+        dist.all_gather = lambda *arguments, **more: ranks.die()
+    return heard(state, rank)[1]
+
+
+@pytest.mark.parametrize("work", [of_a_group, in_the_process_group])
+def test_a_killed_rank_has_its_own_number_and_name_in_a_group_and_before_the_exchange(work):
+    for outcome in values(launch(work, 3, killed=[2])):
+        assert outcome is None or outcome.startswith("lost rank 2: ")
+
+
+def at_once(rank):
+    """One rank's options are wrong, then its disk is full, then all is well."""
+    lines, began_s = [], time.monotonic()
+    for attempt in range(3):
+        options = {"rate_bps": -1.0} if (rank, attempt) == (1, 0) else {}
+        own = meeting.own_address
+        if (rank, attempt) == (1, 1):
+
+            def full(interface):
+                raise OSError("no space\nleft")
+
+            meeting.own_address = full
+        try:
+            state = BoundedLoss(timeout_s=60, **options)
+            lines.append(heard(state, rank))
+        except (InputError, PeerLost, OSError) as error:
+            lines.append(str(error))
+        meeting.own_address = own
+    return lines, time.monotonic() - began_s
+
+
+def test_what_one_rank_finds_wrong_is_known_at_once_and_another_try_meets():
+    for rank, (lines, took_s) in enumerate(values(launch(at_once, 2))):
+        who = "" if rank == 1 else "lost rank 1: "
+        assert lines[0].startswith(f"{who}rate_bps is -1.0; valid: ")
+        assert lines[1].replace("\n", " ") == f"{who}no space left"
+        assert lines[2] is None
+        assert took_s < 30
+
+
+def interrupted(rank):
+    """Ctrl-C reaches rank 0 while it waits for rank 1, which then learns of it."""
+    state = BoundedLoss(timeout_s=60)
+    for step in range(3):
+        assert heard(state, rank, step) is None
+    if rank == 1:
+        time.sleep(2)
+        return heard(state, rank, 3)[1:]
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        exchange(state, drawn(SIZES, rank, 3), PARAMETERS)
+    return heard(state, rank, 3)[1:]
+
+
+def test_ctrl_c_ends_all_ranks_at_once():
+    for text, took_s in values(launch(interrupted, 2)):
+        assert "it was ended by KeyboardInterrupt" in text
+        assert took_s < 10
+
+
+def closed_elsewhere(rank):
+    """Rank 0 waits for rank 1, which never comes, and another thread closes the state."""
+    state = BoundedLoss(timeout_s=60)
+    for step in range(3):
+        assert heard(state, rank, step) is None
+    if rank == 1:
+        time.sleep(3)
+        return None
+    child = os.fork()
+    if not child:  # a copy answers at once, and leaves all to its parent
+        text = heard(state, rank)[1]
+        state.close()
+        os._exit(0 if "another process" in text else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    threading.Timer(1, state.close).start()
+    return heard(state, rank, 3)[1]
+
+
+def test_close_ends_a_step_that_waits_and_a_forked_copy_takes_none():
+    assert values(launch(closed_elsewhere, 2))[0] == "this BoundedLoss is closed"
+
+
+def stored(rank):
+    """How many keys the store has after buckets of two sizes in turn, twice as often again."""
+    state = BoundedLoss(timeout_s=60)
+    store = dist.distributed_c10d._get_default_store()
+    counts = []
+    for step in range(24):
+        state.average(torch.zeros(1000 + step % 2))
+        counts.append(store.num_keys())
+    # Another thread waits at the store meanwhile, for what never comes.
+    wait = partial(store.wait, ["never"], timedelta(seconds=30))
+    threading.Thread(target=wait, daemon=True).start()
+    time.sleep(0.2)
+    BoundedLoss(timeout_s=5)
+    return counts[11], counts[23], last(state).carried_by
+
+
+def test_buckets_that_change_for_ever_fill_no_store_and_a_busy_store_is_not_lost():
+    for first, second, carried_by in values(launch(stored, 2)):
+        assert second <= first + 2
+        assert carried_by == "process group"
