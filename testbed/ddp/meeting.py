@@ -130,14 +130,13 @@ class Rendezvous:
         self._settings = settings
         self._answered = ""  # this rank's key of the stage before
         if within is not None:
-            self._store = self._outside = dist.PrefixStore("meeting", within).clone()
+            self._store = self._outside = _connected(dist.PrefixStore("meeting", within))
             return
         name = group.group_name
         _exchanges[name] += 1
         prefix = f"bounded-loss/{name}/{_exchanges[name]}"
         store = dist.distributed_c10d._get_process_group_store(group)
-        # A connection of its own: one that waits for another rank's key answers nobody else.
-        self._store = dist.PrefixStore(prefix, store).clone()
+        self._store = _connected(dist.PrefixStore(prefix, store))
         if settings.returns is not None:
             self.rank, store = settings.returns.rank, settings.returns.store
         # A process outside the group knows no more than the store itself.
@@ -336,6 +335,12 @@ class Rendezvous:
             raise PeerLost(STORE, f"it has not answered for {within_s:g} s") from None
         except RuntimeError as error:
             raise PeerLost(STORE, str(error).partition("\n")[0]) from None
+
+
+def _connected(store: Any) -> dist.Store:
+    """Returns the store over a connection of its own: one that waits answers nobody else."""
+    connected: dist.Store = store.clone()
+    return connected
 
 
 def _value(store: dist.Store, key: str) -> Any:

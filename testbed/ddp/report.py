@@ -101,7 +101,7 @@ class StepReport:
         count, loss = len(self.buckets), max((bucket.loss for bucket in self.buckets), default=0.0)
         counted = (
             f"{self.bytes_sent / 1e6:.3g} MB sent, {self.bytes_received / 1e6:.3g} MB received, "
-            f"at most {loss:.1%} missing"
+            f"at most {loss:.1%} not sent or lost"
         )
         if self.carried_by == "process group":
             counted = "bytes not counted"

@@ -68,6 +68,7 @@ HOOKS: dict[str, tuple[Callable[..., Hook], dict[str, int]]] = {
     "fp16_compress": (lambda group: partial(default_hooks.fp16_compress_hook, group), {}),
     "powerSGD": (_power_sgd, {"rank": 1, "from_step": 10}),
 }
+_LEAST = {"rank": 1, "from_step": 2}
 # Those that `backend` may carry. A plain all-reduce over the transport is our mode `reliable`.
 CARRIED = [name for name in HOOKS if name != "gloo"]
 
@@ -158,7 +159,7 @@ class Settings:
     def __post_init__(self) -> None:
         self.make_torch_hook: Callable[[dist.ProcessGroup], Hook] | None = None  # replaces ours
         self.over_backend = False  # that one
-        text = self._environment.get(ENVIRONMENT)
+        text = self._environment.get(ENVIRONMENT) or None
         try:
             preset_options = {} if text is None else self._replaced_by(text)
             self._resolve_protocol(**preset_options)
@@ -168,7 +169,8 @@ class Settings:
             ) from None
         problem = next(self._problems(), None)
         if problem is not None:
-            raise InputError(problem)
+            named = text is not None and problem.partition(" ")[0] in json.loads(text)
+            raise InputError(f"{ENVIRONMENT}: {problem}" if named else problem)
         self.detector = GradientNorm() if isinstance(self.phase, str) else self.phase
 
     def _replaced_by(self, text: str) -> dict[str, Any]:
@@ -186,7 +188,8 @@ class Settings:
         for name in [name for name in own if name in options]:
             setattr(self, name, _checked(name, options.pop(name), own[name]))
         preset_name = self.protocol if isinstance(self.protocol, str) else ""
-        valid = [*own, *(settings(preset_name) if preset_name in PRESETS else ())]
+        of_preset = settings(preset_name) if preset_name in PRESETS else ()
+        valid = ["hook", "backend", *own, *of_preset]
         unknown = [key for key in options if key not in valid]
         if unknown and preset_name in PRESETS:  # else the next check says more
             raise InputError(f"{unknown[0]!r} is no option; {one_of(unknown[0], valid)}")
@@ -392,6 +395,8 @@ def _torch_hook(options: dict[str, Any]) -> Callable[[dist.ProcessGroup], Hook] 
         return None
     make, defaults = HOOKS[name]
     own = {key: _checked(key, options.pop(key, value), int) for key, value in defaults.items()}
+    for key in [key for key in own if own[key] < _LEAST[key]]:
+        raise InputError(f"{key} is {own[key]}; valid: {_LEAST[key]} or more")
     if options and backend is None:
         valid = ", ".join(defaults) or "nothing"
         raise InputError(f"the hook {name} has no {next(iter(options))!r}; valid: {valid}")

@@ -78,7 +78,7 @@ def assert_equal(outcomes):
             "transport"
         ] * 4
         assert [report.step for report in reports] == list(range(STEPS))
-        line = r"step 5: 3 buckets by transport, .* MB sent, .* received, at most 0\.0% missing,.*"
+        line = r"step 5: 3 buckets by transport, .* MB sent, .* received, at most 0\.0% not sent .*"
         assert re.fullmatch(line, str(reports[5]))
         line = r"step 0: 1 bucket by process group, bytes not counted, [\d.e+]+ ms not hidden"
         assert re.fullmatch(line, str(reports[0]))

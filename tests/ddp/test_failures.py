@@ -214,6 +214,7 @@ def of_a_group(rank):
             ranks.die()
         if error := heard(state, rank, step):
             return error[1]
+    return None
 
 
 def in_the_process_group(rank):
@@ -234,7 +235,6 @@ def at_once(rank):
     """One rank's options are wrong, then its disk is full, then all is well."""
     lines, began_s = [], time.monotonic()
     for attempt in range(3):
-        options = {"rate_bps": -1.0} if (rank, attempt) == (1, 0) else {}
         own = meeting.own_address
         if (rank, attempt) == (1, 1):
 
@@ -243,7 +243,8 @@ def at_once(rank):
 
             meeting.own_address = full
         try:
-            state = BoundedLoss(timeout_s=60, **options)
+            rate_bps = -1.0 if (rank, attempt) == (1, 0) else None
+            state = BoundedLoss(timeout_s=60, rate_bps=rate_bps)
             lines.append(heard(state, rank))
         except (InputError, PeerLost, OSError) as error:
             lines.append(str(error))

@@ -83,6 +83,8 @@ def test_a_scaler_is_whatever_has_a_scale():
         ("[1]", "BOUNDED_LOSS: is '[1]'; valid: a JSON object of arguments"),
         ('{"hook": "glo"}', "BOUNDED_LOSS: hook is 'glo'; valid: bounded-loss, gloo, fp16_"),
         ('{"hook": "gloo", "rank": 2}', "BOUNDED_LOSS: the hook gloo has no 'rank'; valid: noth"),
+        ('{"hook": "powerSGD", "rank": 0}', "BOUNDED_LOSS: rank is 0; valid: 1 or more"),
+        ('{"mode": "relaible"}', "BOUNDED_LOSS: mode is 'relaible'; valid: bounded, "),
         ('{"hook": "powerSGD", "rank": 1.5}', "BOUNDED_LOSS: rank is 1.5; valid: a whole number"),
         ('{"backend": "bounded"}', "BOUNDED_LOSS: backend is 'bounded' with the hook bounded-loss"),
         (
@@ -91,9 +93,9 @@ def test_a_scaler_is_whatever_has_a_scale():
         ),
         (
             '{"hook": "powerSGD", "backend": "bounded", "ranks": 2}',
-            "BOUNDED_LOSS: 'ranks' is no option; valid: protocol, collecti",
+            "BOUNDED_LOSS: 'ranks' is no option; valid: hook, backend, ",
         ),
-        ('{"rate_bsp": 5e7}', "BOUNDED_LOSS: 'rate_bsp' is no option; valid: protocol, "),
+        ('{"rate_bsp": 5e7}', "BOUNDED_LOSS: 'rate_bsp' is no option; valid: hook, "),
         ('{"protocol": "dblpp"}', "BOUNDED_LOSS: protocol: unknown protocol 'dblpp'; valid: dbl"),
         ('{"protocol": 3}', "BOUNDED_LOSS: protocol is 3; valid: a preset's name or"),
         ('{"rate_bps": "fast"}', "BOUNDED_LOSS: rate_bps is 'fast'; valid: a number"),
