@@ -120,8 +120,9 @@ class World:
         config = self._endpoints[side].config
         path = sending_path(config, more_bytes=_more_header_bytes(config))
         if _is_tcp(config) and isinstance(path.congestion, Bbr):
-            # Linux has version 1.
+            # Linux has version 1, and its times.
             path.congestion.bounds_losses = path.congestion.excuses_losses = False
+            path.congestion.min_rtt_window_s, path.congestion.probe_rtt_s = 10.0, 0.2
         if self._fast_path is HEADERS_ONLY:
             headers = np.zeros((len(path.frames), HEADER_BYTES), np.uint8)
             path.frames = frames_of(headers, config.layout.chunk_bytes)

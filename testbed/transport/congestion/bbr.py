@@ -50,12 +50,10 @@ PACING_SHARE = 0.99  # of the bandwidth
 CYCLE = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _WINDOW_GAIN = 2.0  # products in flight at most
 _BANDWIDTH_ROUNDS = 10  # over which the largest bandwidth counts
-_PROBE_RTT_S = 0.01
 _GROWTH = 1.25
 _FULL_ROUNDS = 3
-# How old the smallest round trip may be, on a local network and on a path of longer round trips.
-_SHORT_WINDOW_S, _LONG_WINDOW_S = 1.0, 10.0
-_LONG_RTT_S = 0.03
+# How old the smallest round trip may be where it is longer than the second.
+_LONG_WINDOW_S, _LONG_RTT_S = 10.0, 0.03
 # Losses of more than this share of a round, without a queue, are ignored for so long.
 _HEAVY = 0.2
 _MOST_EXCUSED_S = 2.0
@@ -79,7 +77,8 @@ class BbrState(Enum):
 class Bbr(PathControl):
     """BBR-style: paces at the measured bandwidth; in flight is at most what the path holds."""
 
-    min_rtt_window_s = _SHORT_WINDOW_S
+    min_rtt_window_s = 1.0  # on a local network
+    probe_rtt_s = 0.01  # for how long PROBE_RTT lasts, or for a round trip
     bounds_losses = True  # as version 3 does; version 1 and LTP do not
     excuses_losses = True  # without a queue they do not lower the bandwidth; no version has this
 
@@ -205,7 +204,7 @@ class Bbr(PathControl):
         self.path.on_feedback(feedback)
         self._lost_in_phase |= feedback.lost_bytes > 0
         is_long = self.path.base_rtt_s > _LONG_RTT_S
-        self.path.min_rtt_window_s = _LONG_WINDOW_S if is_long else _SHORT_WINDOW_S
+        self.path.min_rtt_window_s = _LONG_WINDOW_S if is_long else self.min_rtt_window_s
         self._count_losses(feedback)
         sample_bps = self._bandwidth_sample(feedback)
         if self.path.round_trip_fell and not self._filled:
@@ -353,7 +352,7 @@ class Bbr(PathControl):
     def _probe_rtt(self, feedback: Feedback) -> None:
         if self._probe_rtt_until_s is None:
             if feedback.in_flight_bytes <= self._minimum_bytes:
-                shortest_s = max(_PROBE_RTT_S, self.path.min_rtt_s)
+                shortest_s = max(self.probe_rtt_s, self.path.min_rtt_s)
                 self._probe_rtt_until_s = feedback.now_s + shortest_s
         elif feedback.now_s >= self._probe_rtt_until_s:
             self._leave_probe_rtt(feedback.now_s)
