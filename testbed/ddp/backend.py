@@ -37,38 +37,54 @@ _context = threading.local()
 
 
 class Result(Future[Any]):
-    """The future of a collective. Python's callbacks run in the thread of its channel, in order.
+    """The future of a collective. Its channel's thread completes it and runs callbacks, in order.
 
     They may wait for other collectives, and these are issued in the same order on all ranks: were a
-    callback run where it is registered, or by who ends the collective, that would be chance.
+    callback run where it is registered, or by who ends the collective, that would be chance. (It is
+    for one of several futures that `collect_all` joins, where all are complete already.)
     """
 
-    def __init__(self, channel: "Channel") -> None:
+    def __init__(self, channel: "Channel", outcome: Callable[[], Any]) -> None:
+        """`outcome` returns the value or raises; the channel's thread calls it."""
         super().__init__()
         self._channel = channel
+        self._outcome: Callable[[], Any] | None = outcome
+        channel.later(self._complete)
+
+    def _complete(self) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:  # a callback has waited for it
+            return
+        try:
+            value = outcome()
+        except BaseException as error:  # a SystemExit, too, must not end the thread
+            self.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        else:
+            self.set_result(value)
+
+    def wait(self) -> Any:
+        if self._channel.is_this_thread:  # nobody else would complete it
+            self._complete()
+        return super().wait()
 
     def then(self, callback: Callback) -> "Result":
-        child = Result(self._channel)
-
-        def run() -> None:
+        def outcome() -> Any:
             with suppress(Exception):
                 self.wait()  # else the callback finds the error itself
-            try:
-                child.set_result(callback(self))
-            except Exception as error:
-                child.set_exception(error)
+            return callback(self)
 
-        self._channel.later(run)
-        child.raise_in_backward()
+        child = Result(self._channel, outcome)
+        _raise_in_backward(child.wait)
         return child
 
     def add_done_callback(self, callback: Callback) -> None:
         self.then(callback)
 
-    def raise_in_backward(self) -> None:
-        """Lets a backward pass raise the error. DDP itself could not tell what is wrong."""
-        if torch._C._current_graph_task_id() >= 0:
-            at_the_end_of_backward(self.wait)
+
+def _raise_in_backward(wait: Callable[[], Any]) -> None:
+    """Lets a backward pass raise the error. DDP itself could not tell what is wrong."""
+    if torch._C._current_graph_task_id() >= 0:
+        at_the_end_of_backward(wait)
 
 
 class CollectiveWork(dist.Work):
@@ -77,8 +93,9 @@ class CollectiveWork(dist.Work):
     def __init__(self, channel: "Channel", result: Any) -> None:
         super().__init__()
         self.moves: list[Move] = []
+        self._channel = channel
         self._result = result
-        self._future = Result(channel)
+        self._future: Result | None = None
         self._copied: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._lock = threading.Lock()
         self._left, self._posted = 0, False  # pieces
@@ -116,10 +133,6 @@ class CollectiveWork(dist.Work):
             for tensor, plain in self._copied if error is None else ():
                 tensor.copy_(plain)
             self._ended.set()
-        if error is None:
-            self._future.set_result(self._result)
-        else:
-            self._future.set_exception(error)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Returns when it is complete; raises PeerLost where a rank has failed."""
@@ -142,7 +155,13 @@ class CollectiveWork(dist.Work):
         return self._result
 
     def get_future(self) -> Result:
+        if self._future is None:
+            self._future = Result(self._channel, self._outcome)
         return self._future
+
+    def _outcome(self) -> Any:
+        self.wait()
+        return self._result
 
 
 class Channel:
@@ -166,7 +185,12 @@ class Channel:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if settings.group is not None and settings.group.size() > 1:
             self.later(self._open)
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_this_thread(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def later(self, job: Callable[[], None]) -> None:
         """Lets the channel's own thread do it after all that it was asked to do before.
@@ -194,7 +218,7 @@ class Channel:
                 self._post(work)
             else:
                 self._early.append(work)
-        work.get_future().raise_in_backward()
+        _raise_in_backward(work.wait)
 
     def _post(self, work: CollectiveWork) -> None:
         assert self._ends is not None

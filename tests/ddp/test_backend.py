@@ -243,6 +243,28 @@ def test_callbacks_may_all_reduce_and_stay_in_order_whenever_they_are_registered
     assert values(launch(late_callbacks, 3, backend="bounded")) == [expected] * 3
 
 
+def waiting_callbacks(rank):
+    """Callbacks that wait: in a C++ chain, for others of their channel; and one that exits."""
+    one, two = (dist.all_reduce(torch.ones(2), async_op=True).get_future() for _ in range(2))
+
+    def chained(_future):
+        dist.all_reduce(total := torch.ones(2))
+        return total.tolist()
+
+    joined = torch.futures.collect_all([one, two]).then(chained)
+    within = one.then(lambda _: two.then(lambda _: later[0].wait() + 1).wait())
+    exits = within.then(lambda _: sys.exit("now"))
+    later = [two.then(lambda _: 5)]
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        exits.wait()
+    return joined.wait(), within.wait(), one.then(lambda _: "goes on").wait()
+
+
+def test_callbacks_may_wait_for_each_other_and_none_ends_its_thread():
+    outcomes = launch(waiting_callbacks, 2, backend="bounded", within_s=30)
+    assert values(outcomes) == [([2.0, 2.0], 6, "goes on")] * 2
+
+
 def killed_at_work(rank, hook):
     """Rank 1 dies after some steps; returns what the others raise, and within how many seconds."""
     group = dist.group.WORLD
