@@ -129,9 +129,12 @@ class CollectiveWork(dist.Work):
         with self._lock:
             if self._ended.is_set():
                 return
+            try:
+                for tensor, plain in self._copied if error is None else ():
+                    _copy_back(tensor, plain)
+            except Exception as problem:  # of this collective alone
+                error = problem
             self._error = error
-            for tensor, plain in self._copied if error is None else ():
-                tensor.copy_(plain)
             self._ended.set()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -162,6 +165,14 @@ class CollectiveWork(dist.Work):
     def _outcome(self) -> Any:
         self.wait()
         return self._result
+
+
+@torch.inference_mode()  # else nothing may write to a tensor that was made in it
+def _copy_back(tensor: torch.Tensor, plain: torch.Tensor) -> None:
+    for dimension, stride in enumerate(tensor.stride()):
+        if not stride:  # it was expanded: all elements are one
+            tensor, plain = (both.narrow(dimension, 0, 1) for both in (tensor, plain))
+    tensor.copy_(plain)
 
 
 class Channel:

@@ -20,7 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from testbed.ddp import BoundedLoss, InputError, PeerLost, Settings, meeting
+from testbed.ddp import BoundedLoss, InputError, PeerLost, Settings, backend, meeting
 from testbed.ddp.backend import BoundedProcessGroup, register
 from testbed.ddp.endpoint_thread import POLL_S
 from tests.ddp.ranks import die, drawn, last, launch, model, train, values, weights, wrapped
@@ -187,6 +187,23 @@ def test_all_forms_types_and_operations():
         assert wrong == []
         assert compared == 4 * (4 * len(DTYPES) + 3 * len(DTYPES) + 4 * len(UNREDUCED)) + 8
         assert took_s < 0.9 * 30 * POLL_S  # no broadcast waits for a poll
+
+
+def odd_memory(rank):
+    """Tensors made in inference mode or expanded, and one to which nothing can be written."""
+    with torch.inference_mode():
+        dist.all_reduce(turned := (torch.arange(6.0) * rank).view(2, 3).t())
+    dist.all_reduce(expanded := torch.full((3, 1), rank + 1.0).expand(3, 4))
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(backend, "_copy_back", lambda *_: 1 / 0)
+        dist.all_reduce(torch.ones(3, 4).t())
+    dist.all_reduce(after := torch.ones(2))
+    return turned.t().flatten().tolist(), expanded.unique().tolist(), after.tolist()
+
+
+def test_tensors_of_odd_memory_end_no_other_collective():
+    outcomes = values(launch(odd_memory, 2, backend="bounded"))
+    assert outcomes == [([0.0, 1, 2, 3, 4, 5], [3.0], [2.0, 2.0])] * 2
 
 
 def groups_and_others(rank):
