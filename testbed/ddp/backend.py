@@ -231,6 +231,12 @@ class Channel:
                 self._early.append(work)
         _raise_in_backward(work.wait)
 
+    def wait(self) -> None:
+        """Returns when all that is under way has ended; raises the error of one that fails."""
+        for work in list(self._issued):
+            if not work.is_completed():
+                work.wait()
+
     def _post(self, work: CollectiveWork) -> None:
         assert self._ends is not None
         work.posted(sum(self._ends.begin(move, work.piece_done) for move in work.moves))
@@ -442,6 +448,12 @@ class BoundedProcessGroup(dist.ProcessGroup):
         if not (_fit(self._rows(own), output) and _are_ours([output], opts)):
             return self._others.reduce_scatter_single(output, own, opts)
         return self.reduce_scatter_single_coalesced([output], [own], opts)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Waits at once for all that this rank has issued; Gloo's would wait for it later."""
+        for channel in list(self._channels.values()):
+            channel.wait()
+        return self._others.barrier(opts or dist.BarrierOptions())
 
     # Other names of the same, as older versions of torch have them.
     _allgather_base = all_gather_single  # type: ignore[assignment]

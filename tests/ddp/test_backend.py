@@ -206,6 +206,17 @@ def test_tensors_of_odd_memory_end_no_other_collective():
     assert outcomes == [([0.0, 1, 2, 3, 4, 5], [3.0], [2.0, 2.0])] * 2
 
 
+def to_the_end(rank):
+    """A barrier after an asynchronous collective."""
+    work = dist.all_reduce(torch.ones(3_000_000), async_op=True)
+    dist.barrier()
+    return work.is_completed()
+
+
+def test_a_barrier_waits_for_what_this_rank_has_issued():
+    assert values(launch(to_the_end, 2, backend="bounded")) == [True] * 2
+
+
 def groups_and_others(rank):
     """Subgroups, a group of one, and what Gloo does."""
     outer = dist.new_group([0, 2])
