@@ -239,7 +239,10 @@ class Channel:
 
     def _post(self, work: CollectiveWork) -> None:
         assert self._ends is not None
-        work.posted(sum(self._ends.begin(move, work.piece_done) for move in work.moves))
+        try:
+            work.posted(sum(self._ends.begin(move, work.piece_done) for move in work.moves))
+        except Exception as error:  # as on all ranks: what was issued before goes on
+            work.end(error)
 
     def _open(self) -> None:
         try:

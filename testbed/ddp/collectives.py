@@ -16,6 +16,7 @@ from testbed.ddp.exchange import Bucket, Exchange, Plan, shard
 from testbed.ddp.settings import Settings
 from testbed.transport import EndpointConfig, Leg
 from testbed.transport.layout import ELEMENT_BYTES
+from testbed.transport.wire import U32_MAX
 
 Memory = NDArray[np.uint8]  # of a tensor, or of a part of one
 BOTH = (Leg.GATHER, Leg.BROADCAST)
@@ -111,6 +112,11 @@ class CollectiveThread(EndpointThread):
                 payload[: len(own)] = own
             # A transfer's number tells its layout.
             self.next_number += (index - self.next_number) % len(self.layouts)
+            if Leg.BROADCAST.transfer(self.next_number) > U32_MAX:
+                raise RuntimeError(
+                    "the process group has no numbers for more transfers; valid: a new one "
+                    "(new_group, or destroy_process_group and init_process_group)"
+                )
             values = payload.view(np.float32)
             self._new.append(
                 Piece(

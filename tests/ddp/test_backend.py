@@ -207,14 +207,24 @@ def test_tensors_of_odd_memory_end_no_other_collective():
 
 
 def to_the_end(rank):
-    """A barrier after an asynchronous collective."""
+    """A barrier after an asynchronous collective, and the end of the numbers of transfers."""
     work = dist.all_reduce(torch.ones(3_000_000), async_op=True)
     dist.barrier()
-    return work.is_completed()
+    complete = work.is_completed()
+    channel = dist.group.WORLD._channels[""]
+    for end in channel._ends._threads.values():
+        end.next_number = 2**31 - 200
+    before = dist.all_reduce(ones := torch.ones(2), async_op=True)
+    with pytest.raises(RuntimeError, match="no numbers for more transfers; valid: a new one"):
+        for _ in range(200):
+            dist.all_reduce(torch.ones(2))
+    before.wait()
+    dist.all_reduce(ones, group=dist.new_group())
+    return complete, ones.tolist()
 
 
-def test_a_barrier_waits_for_what_this_rank_has_issued():
-    assert values(launch(to_the_end, 2, backend="bounded")) == [True] * 2
+def test_a_barrier_waits_for_this_rank_and_the_end_of_numbers_is_one_clear_line():
+    assert values(launch(to_the_end, 2, backend="bounded")) == [(True, [4.0, 4.0])] * 2
 
 
 def groups_and_others(rank):
