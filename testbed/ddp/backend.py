@@ -111,19 +111,20 @@ class CollectiveWork(dist.Work):
         memory: Memory = plain.reshape(-1).view(torch.uint8).numpy()
         return memory
 
-    def piece_done(self) -> None:
+    def piece_done(self, error: Exception | None) -> None:
         with self._lock:
             self._left -= 1
+            self._error = self._error or error
             ended = self._posted and not self._left
         if ended:
-            self.end()
+            self.end(self._error)
 
     def posted(self, pieces: int) -> None:
         with self._lock:
             self._left, self._posted = self._left + pieces, True
             ended = not self._left
         if ended:
-            self.end()
+            self.end(self._error)
 
     def end(self, error: Exception | None = None) -> None:
         with self._lock:
@@ -375,7 +376,8 @@ class BoundedProcessGroup(dist.ProcessGroup):
         work = self._work(tensors)
         for tensor in tensors:
             reduction = Reduction(opts.reduceOp.op, tensor.dtype)
-            work.moves.append(Move(None, work.memory_of(tensor), BOTH, reduction))
+            move = Move(None, work.memory_of(tensor), BOTH, tensor.dtype, reduction)
+            work.moves.append(move)
         return self._issue(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
@@ -385,11 +387,13 @@ class BoundedProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:  # type: ignore[override]
         opts = opts or dist.BroadcastOptions()
-        if not _are_ours(tensors):
+        root = opts.rootRank
+        if not (_are_ours(tensors) and 0 <= root < self.size()):  # Gloo says what is wrong
             return self._others.broadcast(tensors, opts)
         work = self._work(tensors)
         for tensor in tensors:
-            work.moves.append(Move(opts.rootRank, work.memory_of(tensor), [Leg.BROADCAST]))
+            move = Move(root, work.memory_of(tensor), [Leg.BROADCAST], tensor.dtype)
+            work.moves.append(move)
         return self._issue(work)
 
     def allgather(  # type: ignore[override]
@@ -402,7 +406,8 @@ class BoundedProcessGroup(dist.ProcessGroup):
             mine = row[self.rank()].detach()
             mine.copy_(own.reshape(mine.shape))
             for owner, tensor in enumerate(row):
-                work.moves.append(Move(owner, work.memory_of(tensor), [Leg.BROADCAST]))
+                move = Move(owner, work.memory_of(tensor), [Leg.BROADCAST], tensor.dtype)
+                work.moves.append(move)
         return self._issue(work)
 
     def all_gather_single_coalesced(
@@ -431,7 +436,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
             reduction = Reduction(opts.reduceOp.op, output.dtype)
             for owner, tensor in enumerate(row):
                 place = output if owner == self.rank() else tensor.contiguous()
-                move = Move(owner, work.memory_of(place), [Leg.GATHER], reduction)
+                move = Move(owner, work.memory_of(place), [Leg.GATHER], output.dtype, reduction)
                 work.moves.append(move)
         return self._issue(work)
 

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -225,6 +226,48 @@ def to_the_end(rank):
 
 def test_a_barrier_waits_for_this_rank_and_the_end_of_numbers_is_one_clear_line():
     assert values(launch(to_the_end, 2, backend="bounded")) == [(True, [4.0, 4.0])] * 2
+
+
+def differing(rank):
+    """Collectives in which rank 0 differs; returns this rank's error of each, or "done"."""
+    first, op = not rank, (dist.ReduceOp.MAX, dist.ReduceOp.SUM)[rank > 0]
+    dtype = torch.int32 if first else torch.float32
+    lines = []
+    for act in (
+        lambda: dist.all_reduce(torch.ones(10 if first else 20)),
+        lambda: dist.all_reduce(torch.ones(30_000, dtype=dtype)),
+        lambda: dist.reduce_scatter_single(torch.ones(2), torch.ones(6), op),
+        lambda: dist.broadcast(torch.ones(3, dtype=dtype), 1),
+        lambda: dist.broadcast(torch.ones(3), 7),
+        lambda: dist.all_reduce(torch.ones(3)),
+        lambda: dist.all_reduce(torch.ones(10 if first else 2_000_000)),
+    ):
+        try:
+            act()
+            lines.append("done")
+        except (InputError, PeerLost, RuntimeError) as error:
+            lines.append(str(error))
+    return lines
+
+
+def test_ranks_that_differ_in_a_collective_get_one_clear_line():
+    zero, *others = values(launch(differing, 3, backend="bounded"))
+    line = "a collective has {} on this rank, and not on another one; valid: the same on all ranks"
+    root = "ProcessGroupGloo::broadcast: invalid root rank: 7"
+    of_zero = ["40 bytes of torch.float32, reduced by SUM"]
+    of_zero += ["120000 bytes of torch.int32, reduced by SUM"]
+    of_zero += ["8 bytes of torch.float32, reduced by MAX", "12 bytes of torch.int32"]
+    assert zero[:6] == [*map(line.format, of_zero), root, "done"]
+    for lines in others:
+        theirs = ["80 bytes of torch.float32, reduced by SUM"]
+        theirs += [of_zero[1].replace("int", "float"), of_zero[2].replace("MAX", "SUM")]
+        assert lines[:6] == [*map(line.format, theirs), "done", root, "done"]
+    for lines in (zero, *others):
+        assert re.search(
+            r"broke the protocol: transfer \d+ of \d+ bytes instead of \d+ of \d+, "
+            "in this session; valid: the same collectives, of equal sizes, on all ranks",
+            lines[6],
+        )
 
 
 def groups_and_others(rank):
