@@ -40,8 +40,8 @@ class Result(Future[Any]):
     """The future of a collective. Its channel's thread completes it and runs callbacks, in order.
 
     They may wait for other collectives, and these are issued in the same order on all ranks: were a
-    callback run where it is registered, or by who ends the collective, that would be chance. (It is
-    for one of several futures that `collect_all` joins, where all are complete already.)
+    callback run where it is registered, or by who ends the collective, that would be chance. It is
+    where `collect_all` joins futures that are complete: torch runs its callbacks at once.
     """
 
     def __init__(self, channel: "Channel", outcome: Callable[[], Any]) -> None:
@@ -49,11 +49,12 @@ class Result(Future[Any]):
         super().__init__()
         self._channel = channel
         self._outcome: Callable[[], Any] | None = outcome
-        channel.later(self._complete)
+        channel.later(self.complete)
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
+        """Completes it, unless it is complete: in turn, or before where a callback waits for it."""
         outcome, self._outcome = self._outcome, None
-        if outcome is None:  # a callback has waited for it
+        if outcome is None:
             return
         try:
             value = outcome()
@@ -64,7 +65,7 @@ class Result(Future[Any]):
 
     def wait(self) -> Any:
         if self._channel.is_this_thread:  # nobody else would complete it
-            self._complete()
+            self.complete()
         return super().wait()
 
     def then(self, callback: Callback) -> "Result":
@@ -161,6 +162,8 @@ class CollectiveWork(dist.Work):
     def get_future(self) -> Result:
         if self._future is None:
             self._future = Result(self._channel, self._outcome)
+        if self._channel.is_this_thread:  # a callback may wait for it in C++, as `wait_all` does
+            self._future.complete()
         return self._future
 
     def _outcome(self) -> Any:

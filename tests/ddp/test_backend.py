@@ -326,7 +326,8 @@ def test_callbacks_may_all_reduce_and_stay_in_order_whenever_they_are_registered
 
 def waiting_callbacks(rank):
     """Callbacks that wait: in a C++ chain, for others of their channel; and one that exits."""
-    one, two = (dist.all_reduce(torch.ones(2), async_op=True).get_future() for _ in range(2))
+    works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
+    one, two = (work.get_future() for work in works[:2])
 
     def chained(_future):
         dist.all_reduce(total := torch.ones(2))
@@ -334,10 +335,12 @@ def waiting_callbacks(rank):
 
     joined = torch.futures.collect_all([one, two]).then(chained)
     within = one.then(lambda _: two.then(lambda _: later[0].wait() + 1).wait())
+    all_here = one.then(lambda _: torch.futures.wait_all([work.get_future() for work in works]))
     exits = within.then(lambda _: sys.exit("now"))
     later = [two.then(lambda _: 5)]
     with pytest.raises(RuntimeError, match="SystemExit"):
         exits.wait()
+    assert len(all_here.wait()) == 3
     return joined.wait(), within.wait(), one.then(lambda _: "goes on").wait()
 
 
