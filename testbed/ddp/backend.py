@@ -64,8 +64,8 @@ class Result(Future[Any]):
             self.set_result(value)
 
     def wait(self) -> Any:
-        if self._channel.is_this_thread:  # nobody else would complete it
-            self.complete()
+        if threading.current_thread() is self._channel.thread:
+            self.complete()  # nobody else would
         return super().wait()
 
     def then(self, callback: Callback) -> "Result":
@@ -103,29 +103,26 @@ class CollectiveWork(dist.Work):
         self._ended = threading.Event()
         self._error: Exception | None = None
 
-    def memory_of(self, tensor: torch.Tensor) -> Memory:
-        """Returns a tensor's memory; one that is not contiguous gets what stands there last."""
+    def add(self, owner: int | None, tensor: torch.Tensor, legs: Any, op: Any = None) -> None:
+        """Adds a move; a tensor that is not contiguous gets what stands in its memory last."""
         tensor = tensor.detach()
         plain = tensor.contiguous()
         if plain is not tensor:
             self._copied.append((tensor, plain))
         memory: Memory = plain.reshape(-1).view(torch.uint8).numpy()
-        return memory
+        self.moves.append(Move(owner, memory, legs, Reduction(op, tensor.dtype)))
 
-    def piece_done(self, error: Exception | None) -> None:
+    def piece_done(self, error: Exception | None, more: int = -1) -> None:
         with self._lock:
-            self._left -= 1
+            self._left += more
             self._error = self._error or error
             ended = self._posted and not self._left
         if ended:
             self.end(self._error)
 
     def posted(self, pieces: int) -> None:
-        with self._lock:
-            self._left, self._posted = self._left + pieces, True
-            ended = not self._left
-        if ended:
-            self.end(self._error)
+        self._posted = True
+        self.piece_done(None, pieces)
 
     def end(self, error: Exception | None = None) -> None:
         with self._lock:
@@ -161,14 +158,10 @@ class CollectiveWork(dist.Work):
 
     def get_future(self) -> Result:
         if self._future is None:
-            self._future = Result(self._channel, self._outcome)
-        if self._channel.is_this_thread:  # a callback may wait for it in C++, as `wait_all` does
-            self._future.complete()
+            self._future = Result(self._channel, lambda: self.wait() and self._result)
+        if threading.current_thread() is self._channel.thread:
+            self._future.complete()  # a callback may wait for it in C++, as `wait_all` does
         return self._future
-
-    def _outcome(self) -> Any:
-        self.wait()
-        return self._result
 
 
 @torch.inference_mode()  # else nothing may write to a tensor that was made in it
@@ -191,7 +184,7 @@ class Channel:
         self._settings = settings
         self._store = store
         self._lock = threading.RLock()
-        self._issued: list[CollectiveWork] = []  # that have not ended, or not long ago
+        self.issued: list[CollectiveWork] = []  # that have not ended, or not long ago
         self._early: list[CollectiveWork] | None = []  # issued before all ranks have met
         self._rendezvous: Rendezvous | None = None
         self._ends: Ends | None = None
@@ -200,12 +193,8 @@ class Channel:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if settings.group is not None and settings.group.size() > 1:
             self.later(self._open)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_this_thread(self) -> bool:
-        return threading.current_thread() is self._thread
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def later(self, job: Callable[[], None]) -> None:
         """Lets the channel's own thread do it after all that it was asked to do before.
@@ -227,19 +216,13 @@ class Channel:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            self._issued = [earlier for earlier in self._issued if not earlier.is_completed()]
-            self._issued.append(work)
+            self.issued = [earlier for earlier in self.issued if not earlier.is_completed()]
+            self.issued.append(work)
             if self._early is None:
                 self._post(work)
             else:
                 self._early.append(work)
         _raise_in_backward(work.wait)
-
-    def wait(self) -> None:
-        """Returns when all that is under way has ended; raises the error of one that fails."""
-        for work in list(self._issued):
-            if not work.is_completed():
-                work.wait()
 
     def _post(self, work: CollectiveWork) -> None:
         assert self._ends is not None
@@ -284,7 +267,7 @@ class Channel:
             if self._failure is not None:
                 return
             self._failure = error
-            issued, self._issued, self._early = self._issued, [], None
+            issued, self.issued, self._early = self.issued, [], None
         if self._ends is not None:
             self._ends.stop()
         for work in issued:
@@ -378,9 +361,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
             return self._others.allreduce(tensors, opts)
         work = self._work(tensors)
         for tensor in tensors:
-            reduction = Reduction(opts.reduceOp.op, tensor.dtype)
-            move = Move(None, work.memory_of(tensor), BOTH, tensor.dtype, reduction)
-            work.moves.append(move)
+            work.add(None, tensor, BOTH, opts.reduceOp.op)
         return self._issue(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
@@ -395,8 +376,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
             return self._others.broadcast(tensors, opts)
         work = self._work(tensors)
         for tensor in tensors:
-            move = Move(root, work.memory_of(tensor), [Leg.BROADCAST], tensor.dtype)
-            work.moves.append(move)
+            work.add(root, tensor, [Leg.BROADCAST])
         return self._issue(work)
 
     def allgather(  # type: ignore[override]
@@ -409,8 +389,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
             mine = row[self.rank()].detach()
             mine.copy_(own.reshape(mine.shape))
             for owner, tensor in enumerate(row):
-                move = Move(owner, work.memory_of(tensor), [Leg.BROADCAST], tensor.dtype)
-                work.moves.append(move)
+                work.add(owner, tensor, [Leg.BROADCAST])
         return self._issue(work)
 
     def all_gather_single_coalesced(
@@ -436,11 +415,9 @@ class BoundedProcessGroup(dist.ProcessGroup):
         work = self._work(outputs)
         for output, row in zip(outputs, inputs, strict=True):
             output.detach().copy_(row[self.rank()].reshape(output.shape))
-            reduction = Reduction(opts.reduceOp.op, output.dtype)
             for owner, tensor in enumerate(row):
                 place = output if owner == self.rank() else tensor.contiguous()
-                move = Move(owner, work.memory_of(place), [Leg.GATHER], output.dtype, reduction)
-                work.moves.append(move)
+                work.add(owner, place, [Leg.GATHER], opts.reduceOp.op)
         return self._issue(work)
 
     def reduce_scatter_single_coalesced(
@@ -463,7 +440,9 @@ class BoundedProcessGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> Any:
         """Waits at once for all that this rank has issued; Gloo's would wait for it later."""
         for channel in list(self._channels.values()):
-            channel.wait()
+            for work in list(channel.issued):
+                if not work.is_completed():
+                    work.wait()
         return self._others.barrier(opts or dist.BarrierOptions())
 
     # Other names of the same, as older versions of torch have them.

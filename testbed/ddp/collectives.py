@@ -47,7 +47,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Reduction:
-    """It makes one tensor of all ranks' tensors of a type."""
+    """It makes one tensor of all ranks' tensors of a type; none where `op` is None."""
 
     op: Any
     dtype: torch.dtype
@@ -81,18 +81,18 @@ class Move:
     owner: int | None  # None: each rank owns a part
     memory: Memory
     legs: Sequence[Leg]
-    dtype: torch.dtype
-    reduction: Reduction | None = None
+    reduction: Reduction
 
     @property
     def terms(self) -> str:
         """Says what has to be equal on all ranks."""
-        reduced = "" if self.reduction is None else f", reduced by {self.reduction.op.name}"
-        return f"{len(self.memory)} bytes of {self.dtype}{reduced}"
+        op = self.reduction.op
+        what = f"{len(self.memory)} bytes of {self.reduction.dtype}"
+        return what if op is None else f"{what}, {op.name}"
 
     @cached_property
     def stamp(self) -> int:
-        """Its terms, as the last bytes of a payload that has room for them."""
+        """Returns what stands for the terms at the end of a payload that has room for it."""
         return zlib.crc32(self.terms.encode()) | 1
 
 
@@ -133,8 +133,7 @@ class CollectiveThread(EndpointThread):
             self.next_number += (index - self.next_number) % len(self.layouts)
             if Leg.BROADCAST.transfer(self.next_number) > U32_MAX:
                 raise RuntimeError(
-                    "the process group has no numbers for more transfers; valid: a new one "
-                    "(new_group, or destroy_process_group and init_process_group)"
+                    "the process group has no numbers for more transfers; valid: a new group"
                 )
             values = payload.view(np.float32)
             self._new.append(
@@ -157,8 +156,8 @@ class CollectiveThread(EndpointThread):
             own[:] = piece.payload[: len(own)]
         if piece.stamp and piece.payload.view(_STAMP)[-1] != piece.stamp:
             error = InputError(
-                f"a collective has {piece.move.terms} on this rank, and not on another one; "
-                "valid: the same on all ranks"
+                f"a collective is of {piece.move.terms} here, and another one on another rank; "
+                "valid: one size, type and operation on all ranks"
             )
         done(error)
 
@@ -193,7 +192,7 @@ class CollectiveThread(EndpointThread):
     def _broadcast(self, part: Part) -> None:
         piece = part.own
         assert isinstance(piece, Piece)
-        if self._is_owner and piece.move.reduction is not None:
+        if self._is_owner and piece.move.reduction.op is not None:
             everyone = list(piece.arriving.values())
             free = self._free.setdefault(len(piece.payload), [])
             free += everyone[len(free) :]
