@@ -37,38 +37,55 @@ _context = threading.local()
 
 
 class Result(Future[Any]):
-    """The future of a collective. Python's callbacks run in the thread of its channel, in order.
+    """The future of a collective. Its channel's thread completes it and runs callbacks, in order.
 
     They may wait for other collectives, and these are issued in the same order on all ranks: were a
-    callback run where it is registered, or by who ends the collective, that would be chance.
+    callback run where it is registered, or by who ends the collective, that would be chance. It is
+    where `collect_all` joins futures that are complete: torch runs its callbacks at once.
     """
 
-    def __init__(self, channel: "Channel") -> None:
+    def __init__(self, channel: "Channel", outcome: Callable[[], Any]) -> None:
+        """`outcome` returns the value or raises; the channel's thread calls it."""
         super().__init__()
         self._channel = channel
+        self._outcome: Callable[[], Any] | None = outcome
+        channel.later(self.complete)
+
+    def complete(self) -> None:
+        """Completes it, unless it is complete: in turn, or before where a callback waits for it."""
+        outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            return
+        try:
+            value = outcome()
+        except BaseException as error:  # a SystemExit, too, must not end the thread
+            self.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        else:
+            self.set_result(value)
+
+    def wait(self) -> Any:
+        if threading.current_thread() is self._channel.thread:
+            self.complete()  # nobody else would
+        return super().wait()
 
     def then(self, callback: Callback) -> "Result":
-        child = Result(self._channel)
-
-        def run() -> None:
+        def outcome() -> Any:
             with suppress(Exception):
                 self.wait()  # else the callback finds the error itself
-            try:
-                child.set_result(callback(self))
-            except Exception as error:
-                child.set_exception(error)
+            return callback(self)
 
-        self._channel.later(run)
-        child.raise_in_backward()
+        child = Result(self._channel, outcome)
+        _raise_in_backward(child.wait)
         return child
 
     def add_done_callback(self, callback: Callback) -> None:
         self.then(callback)
 
-    def raise_in_backward(self) -> None:
-        """Lets a backward pass raise the error. DDP itself could not tell what is wrong."""
-        if torch._C._current_graph_task_id() >= 0:
-            at_the_end_of_backward(self.wait)
+
+def _raise_in_backward(wait: Callable[[], Any]) -> None:
+    """Lets a backward pass raise the error. DDP itself could not tell what is wrong."""
+    if torch._C._current_graph_task_id() >= 0:
+        at_the_end_of_backward(wait)
 
 
 class CollectiveWork(dist.Work):
@@ -77,49 +94,47 @@ class CollectiveWork(dist.Work):
     def __init__(self, channel: "Channel", result: Any) -> None:
         super().__init__()
         self.moves: list[Move] = []
+        self._channel = channel
         self._result = result
-        self._future = Result(channel)
+        self._future: Result | None = None
         self._copied: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._lock = threading.Lock()
         self._left, self._posted = 0, False  # pieces
         self._ended = threading.Event()
         self._error: Exception | None = None
 
-    def memory_of(self, tensor: torch.Tensor) -> Memory:
-        """Returns a tensor's memory; one that is not contiguous gets what stands there last."""
+    def add(self, owner: int | None, tensor: torch.Tensor, legs: Any, op: Any = None) -> None:
+        """Adds a move; a tensor that is not contiguous gets what stands in its memory last."""
         tensor = tensor.detach()
         plain = tensor.contiguous()
         if plain is not tensor:
             self._copied.append((tensor, plain))
         memory: Memory = plain.reshape(-1).view(torch.uint8).numpy()
-        return memory
+        self.moves.append(Move(owner, memory, legs, Reduction(op, tensor.dtype)))
 
-    def piece_done(self) -> None:
+    def piece_done(self, error: Exception | None, more: int = -1) -> None:
         with self._lock:
-            self._left -= 1
+            self._left += more
+            self._error = self._error or error
             ended = self._posted and not self._left
         if ended:
-            self.end()
+            self.end(self._error)
 
     def posted(self, pieces: int) -> None:
-        with self._lock:
-            self._left, self._posted = self._left + pieces, True
-            ended = not self._left
-        if ended:
-            self.end()
+        self._posted = True
+        self.piece_done(None, pieces)
 
     def end(self, error: Exception | None = None) -> None:
         with self._lock:
             if self._ended.is_set():
                 return
+            try:
+                for tensor, plain in self._copied if error is None else ():
+                    _copy_back(tensor, plain)
+            except Exception as problem:  # of this collective alone
+                error = problem
             self._error = error
-            for tensor, plain in self._copied if error is None else ():
-                tensor.copy_(plain)
             self._ended.set()
-        if error is None:
-            self._future.set_result(self._result)
-        else:
-            self._future.set_exception(error)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Returns when it is complete; raises PeerLost where a rank has failed."""
@@ -142,7 +157,19 @@ class CollectiveWork(dist.Work):
         return self._result
 
     def get_future(self) -> Result:
+        if self._future is None:
+            self._future = Result(self._channel, lambda: self.wait() and self._result)
+        if threading.current_thread() is self._channel.thread:
+            self._future.complete()  # a callback may wait for it in C++, as `wait_all` does
         return self._future
+
+
+@torch.inference_mode()  # else nothing may write to a tensor that was made in it
+def _copy_back(tensor: torch.Tensor, plain: torch.Tensor) -> None:
+    for dimension, stride in enumerate(tensor.stride()):
+        if not stride:  # it was expanded: all elements are one
+            tensor, plain = (both.narrow(dimension, 0, 1) for both in (tensor, plain))
+    tensor.copy_(plain)
 
 
 class Channel:
@@ -157,7 +184,7 @@ class Channel:
         self._settings = settings
         self._store = store
         self._lock = threading.RLock()
-        self._issued: list[CollectiveWork] = []  # that have not ended, or not long ago
+        self.issued: list[CollectiveWork] = []  # that have not ended, or not long ago
         self._early: list[CollectiveWork] | None = []  # issued before all ranks have met
         self._rendezvous: Rendezvous | None = None
         self._ends: Ends | None = None
@@ -166,7 +193,8 @@ class Channel:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         if settings.group is not None and settings.group.size() > 1:
             self.later(self._open)
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def later(self, job: Callable[[], None]) -> None:
         """Lets the channel's own thread do it after all that it was asked to do before.
@@ -188,17 +216,20 @@ class Channel:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            self._issued = [earlier for earlier in self._issued if not earlier.is_completed()]
-            self._issued.append(work)
+            self.issued = [earlier for earlier in self.issued if not earlier.is_completed()]
+            self.issued.append(work)
             if self._early is None:
                 self._post(work)
             else:
                 self._early.append(work)
-        work.get_future().raise_in_backward()
+        _raise_in_backward(work.wait)
 
     def _post(self, work: CollectiveWork) -> None:
         assert self._ends is not None
-        work.posted(sum(self._ends.begin(move, work.piece_done) for move in work.moves))
+        try:
+            work.posted(sum(self._ends.begin(move, work.piece_done) for move in work.moves))
+        except Exception as error:  # as on all ranks: what was issued before goes on
+            work.end(error)
 
     def _open(self) -> None:
         try:
@@ -236,7 +267,7 @@ class Channel:
             if self._failure is not None:
                 return
             self._failure = error
-            issued, self._issued, self._early = self._issued, [], None
+            issued, self.issued, self._early = self.issued, [], None
         if self._ends is not None:
             self._ends.stop()
         for work in issued:
@@ -330,8 +361,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
             return self._others.allreduce(tensors, opts)
         work = self._work(tensors)
         for tensor in tensors:
-            reduction = Reduction(opts.reduceOp.op, tensor.dtype)
-            work.moves.append(Move(None, work.memory_of(tensor), BOTH, reduction))
+            work.add(None, tensor, BOTH, opts.reduceOp.op)
         return self._issue(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
@@ -341,11 +371,12 @@ class BoundedProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:  # type: ignore[override]
         opts = opts or dist.BroadcastOptions()
-        if not _are_ours(tensors):
+        root = opts.rootRank
+        if not (_are_ours(tensors) and 0 <= root < self.size()):  # Gloo says what is wrong
             return self._others.broadcast(tensors, opts)
         work = self._work(tensors)
         for tensor in tensors:
-            work.moves.append(Move(opts.rootRank, work.memory_of(tensor), [Leg.BROADCAST]))
+            work.add(root, tensor, [Leg.BROADCAST])
         return self._issue(work)
 
     def allgather(  # type: ignore[override]
@@ -358,7 +389,7 @@ class BoundedProcessGroup(dist.ProcessGroup):
             mine = row[self.rank()].detach()
             mine.copy_(own.reshape(mine.shape))
             for owner, tensor in enumerate(row):
-                work.moves.append(Move(owner, work.memory_of(tensor), [Leg.BROADCAST]))
+                work.add(owner, tensor, [Leg.BROADCAST])
         return self._issue(work)
 
     def all_gather_single_coalesced(
@@ -384,11 +415,9 @@ class BoundedProcessGroup(dist.ProcessGroup):
         work = self._work(outputs)
         for output, row in zip(outputs, inputs, strict=True):
             output.detach().copy_(row[self.rank()].reshape(output.shape))
-            reduction = Reduction(opts.reduceOp.op, output.dtype)
             for owner, tensor in enumerate(row):
                 place = output if owner == self.rank() else tensor.contiguous()
-                move = Move(owner, work.memory_of(place), [Leg.GATHER], reduction)
-                work.moves.append(move)
+                work.add(owner, place, [Leg.GATHER], opts.reduceOp.op)
         return self._issue(work)
 
     def reduce_scatter_single_coalesced(
@@ -407,6 +436,14 @@ class BoundedProcessGroup(dist.ProcessGroup):
         if not (_fit(self._rows(own), output) and _are_ours([output], opts)):
             return self._others.reduce_scatter_single(output, own, opts)
         return self.reduce_scatter_single_coalesced([output], [own], opts)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Waits at once for all that this rank has issued; Gloo's would wait for it later."""
+        for channel in list(self._channels.values()):
+            for work in list(channel.issued):
+                if not work.is_completed():
+                    work.wait()
+        return self._others.barrier(opts or dist.BarrierOptions())
 
     # Other names of the same, as older versions of torch have them.
     _allgather_base = all_gather_single  # type: ignore[assignment]

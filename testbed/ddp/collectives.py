@@ -1,9 +1,10 @@
 """The ends of collectives: each owner reduces or sends what is its part, in pieces."""
 
+import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ from numpy.typing import NDArray
 from testbed.ddp.endpoint_thread import POLL_S, SERVER, Contribution, EndpointThread, Part
 from testbed.ddp.exchange import Bucket, Exchange, Plan, shard
 from testbed.ddp.settings import Settings
+from testbed.shared.input_error import InputError
 from testbed.transport import EndpointConfig, Leg
 from testbed.transport.layout import ELEMENT_BYTES
+from testbed.transport.wire import U32_MAX
 
 Memory = NDArray[np.uint8]  # of a tensor, or of a part of one
+Done = Callable[[Exception | None], None]
 BOTH = (Leg.GATHER, Leg.BROADCAST)
 # A payload has one of these numbers of chunks: each transfer costs a moment at its end, so one
 # carries a tensor, with zeros behind it of at most an eighth. Numbers of transfers end after some
@@ -27,6 +31,7 @@ _LARGEST_BYTES = 8 << 20  # of a piece: an owner holds one of each rank at once
 _MOST_FREE = 8  # sizes of pieces for which an owner keeps memory
 _ALIGNED_BYTES = 16  # the largest element
 _NOTHING = np.empty(0, dtype=np.float32)  # what a piece loses
+_STAMP = np.dtype(np.uint32)
 
 _REDUCE: dict[Any, Callable[..., torch.Tensor]] = {  # by `ReduceOp.op`
     dist.ReduceOp.SUM: torch.add,
@@ -42,7 +47,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Reduction:
-    """It makes one tensor of all ranks' tensors of a type."""
+    """It makes one tensor of all ranks' tensors of a type; none where `op` is None."""
 
     op: Any
     dtype: torch.dtype
@@ -76,7 +81,19 @@ class Move:
     owner: int | None  # None: each rank owns a part
     memory: Memory
     legs: Sequence[Leg]
-    reduction: Reduction | None = None
+    reduction: Reduction
+
+    @property
+    def terms(self) -> str:
+        """Says what has to be equal on all ranks."""
+        op = self.reduction.op
+        what = f"{len(self.memory)} bytes of {self.reduction.dtype}"
+        return what if op is None else f"{what}, {op.name}"
+
+    @cached_property
+    def stamp(self) -> int:
+        """Returns what stands for the terms at the end of a payload that has room for it."""
+        return zlib.crc32(self.terms.encode()) | 1
 
 
 @dataclass
@@ -84,6 +101,7 @@ class Piece(Contribution):
     """A part of a move, as long as one payload."""
 
     move: Move = field(kw_only=True)
+    stamp: int = field(kw_only=True)  # 0: its payload has no room for one
     arriving: dict[str, Memory] = field(default_factory=dict)  # at the owner, by peer
 
 
@@ -97,7 +115,7 @@ class CollectiveThread(EndpointThread):
         self._steps = [layout.chunk_count for layout in self.layouts]
         self._free: dict[int, list[Memory]] = {}  # by length; new memory costs as much as a copy
 
-    def begin(self, move: Move, memory: Memory, done: Callable[[], None]) -> int:
+    def begin(self, move: Move, memory: Memory, done: Done) -> int:
         """Begins with this part of its memory; returns how often `done` is called."""
         begun, chunk_bytes = 0, self.layouts[0].chunk_bytes
         while len(memory):
@@ -105,18 +123,25 @@ class CollectiveThread(EndpointThread):
             index = min(bisect_left(self._steps, chunks), len(self._steps) - 1)
             size = self.layouts[index].chunk_count * chunk_bytes
             own, memory = memory[:size], memory[size:]
-            payload = own
+            payload, stamp = own, 0
             if len(own) < size:
                 payload = np.zeros(size, dtype=np.uint8)
                 payload[: len(own)] = own
+                if len(own) + _STAMP.itemsize <= size:
+                    payload.view(_STAMP)[-1] = stamp = move.stamp
             # A transfer's number tells its layout.
             self.next_number += (index - self.next_number) % len(self.layouts)
+            if Leg.BROADCAST.transfer(self.next_number) > U32_MAX:
+                raise RuntimeError(
+                    "the process group has no numbers for more transfers; valid: a new group"
+                )
             values = payload.view(np.float32)
             self._new.append(
                 Piece(
                     *(self.next_number, values, _NOTHING, payload, payload, 0.0),
                     done=partial(self._done, own, done),
                     move=move,
+                    stamp=stamp,
                 )
             )
             self.next_number += 1
@@ -124,11 +149,22 @@ class CollectiveThread(EndpointThread):
         self._endpoint.wake()
         return begun
 
-    def _done(self, own: Memory, done: Callable[[], None], part: Part) -> None:
-        assert part.own is not None
-        if part.own.payload is not own:
-            own[:] = part.own.payload[: len(own)]
-        done()
+    def _done(self, own: Memory, done: Done, part: Part) -> None:
+        piece, error = part.own, None
+        assert isinstance(piece, Piece)
+        if piece.payload is not own:
+            own[:] = piece.payload[: len(own)]
+        if piece.stamp and piece.payload.view(_STAMP)[-1] != piece.stamp:
+            error = InputError(
+                f"a collective is of {piece.move.terms} here, and another one on another rank; "
+                "valid: one size, type and operation on all ranks"
+            )
+        done(error)
+
+    def _lose(self, peer: str, reason: str) -> None:
+        if "broke the protocol" in reason:
+            reason += "; valid: the same collectives, of equal sizes, on all ranks"
+        super()._lose(peer, reason)
 
     def _wait(self) -> None:
         # What has just begun without a gather can go on at once.
@@ -156,15 +192,18 @@ class CollectiveThread(EndpointThread):
     def _broadcast(self, part: Part) -> None:
         piece = part.own
         assert isinstance(piece, Piece)
-        if self._is_owner and piece.move.reduction is not None:
+        if self._is_owner and piece.move.reduction.op is not None:
             everyone = list(piece.arriving.values())
             free = self._free.setdefault(len(piece.payload), [])
             free += everyone[len(free) :]
             while len(self._free) > _MOST_FREE:
                 del self._free[next(iter(self._free))]
+            equal = all(memory.view(_STAMP)[-1] == piece.stamp for memory in everyone)
             piece.move.reduction.reduce(
                 [*everyone[: self.owner], piece.payload, *everyone[self.owner :]], piece.payload
             )
+            if piece.stamp:  # without it, all ranks find the error
+                piece.payload.view(_STAMP)[-1] = piece.stamp if equal else 0
         if Leg.BROADCAST not in piece.move.legs:
             return
         transfer = Leg.BROADCAST.transfer(part.number)
@@ -182,7 +221,7 @@ class Ends(Exchange):
     ends = (CollectiveThread, CollectiveThread)
     _small_have_one = False
 
-    def begin(self, move: Move, done: Callable[[], None]) -> int:
+    def begin(self, move: Move, done: Done) -> int:
         """Returns how often `done` will be called."""
         begun, elements = 0, -(-len(move.memory) // ELEMENT_BYTES)
         for owner, thread in self._threads.items():

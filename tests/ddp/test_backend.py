@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from testbed.ddp import BoundedLoss, InputError, PeerLost, Settings, meeting
+from testbed.ddp import BoundedLoss, InputError, PeerLost, Settings, backend, meeting
 from testbed.ddp.backend import BoundedProcessGroup, register
 from testbed.ddp.endpoint_thread import POLL_S
 from tests.ddp.ranks import die, drawn, last, launch, model, train, values, weights, wrapped
@@ -189,6 +190,79 @@ def test_all_forms_types_and_operations():
         assert took_s < 0.9 * 30 * POLL_S  # no broadcast waits for a poll
 
 
+def odd_memory(rank):
+    """Tensors made in inference mode or expanded, and one to which nothing can be written."""
+    with torch.inference_mode():
+        dist.all_reduce(turned := (torch.arange(6.0) * rank).view(2, 3).t())
+    dist.all_reduce(expanded := torch.full((3, 1), rank + 1.0).expand(3, 4))
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(backend, "_copy_back", lambda *_: 1 / 0)
+        dist.all_reduce(torch.ones(3, 4).t())
+    dist.all_reduce(after := torch.ones(2))
+    return turned.t().flatten().tolist(), expanded.unique().tolist(), after.tolist()
+
+
+def test_tensors_of_odd_memory_end_no_other_collective():
+    outcomes = values(launch(odd_memory, 2, backend="bounded"))
+    assert outcomes == [([0.0, 1, 2, 3, 4, 5], [3.0], [2.0, 2.0])] * 2
+
+
+def to_the_end(rank):
+    """A barrier after an asynchronous collective, and the end of the numbers of transfers."""
+    work = dist.all_reduce(torch.ones(3_000_000), async_op=True)
+    dist.barrier()
+    complete = work.is_completed()
+    channel = dist.group.WORLD._channels[""]
+    for end in channel._ends._threads.values():
+        end.next_number = 2**31 - 200
+    before = dist.all_reduce(ones := torch.ones(2), async_op=True)
+    with pytest.raises(RuntimeError, match="no numbers for more transfers; valid: a new group"):
+        for _ in range(200):
+            dist.all_reduce(torch.ones(2))
+    before.wait()
+    dist.all_reduce(ones, group=dist.new_group())
+    return complete, ones.tolist()
+
+
+def test_a_barrier_waits_for_this_rank_and_the_end_of_numbers_is_one_clear_line():
+    assert values(launch(to_the_end, 2, backend="bounded")) == [(True, [4.0, 4.0])] * 2
+
+
+def differing(rank):
+    """Collectives in which rank 0 differs; returns this rank's error of each, or "done"."""
+    dtype, op = (torch.float32, "SUM") if rank else (torch.int32, "MAX")
+    lines = []
+    for act in (
+        lambda: dist.all_reduce(torch.ones(20 if rank else 10)),
+        lambda: dist.all_reduce(torch.ones(30_000, dtype=dtype)),
+        lambda: dist.reduce_scatter_single(*map(torch.ones, (2, 6)), getattr(dist.ReduceOp, op)),
+        lambda: dist.broadcast(torch.ones(3, dtype=dtype), 1),
+        lambda: dist.broadcast(torch.ones(3), 7),
+        lambda: dist.all_reduce(torch.ones(3)),
+        lambda: dist.all_reduce(torch.ones(2_000_000 if rank else 10)),
+    ):
+        try:
+            lines.append(str(act() or "done"))
+        except Exception as error:
+            lines.append(str(error))
+    return lines
+
+
+def test_ranks_that_differ_in_a_collective_get_one_clear_line():
+    terms = ["40 bytes of torch.float32, SUM", "120000 bytes of torch.int32, SUM"]
+    terms += ["8 bytes of torch.float32, MAX", "12 bytes of torch.int32"]
+    others = ["80 bytes of torch.float32, SUM", "120000 bytes of torch.float32, SUM"]
+    others += ["8 bytes of torch.float32, SUM"]
+    line = "a collective is of {} here, and another one on another rank; valid: one size, type"
+    line += " and operation on all ranks"
+    root = "ProcessGroupGloo::broadcast: invalid root rank: 7"
+    larger = r"transfer \d+ of \d+ bytes instead of \d+ of \d+, in this session; valid: the same"
+    for rank, lines in enumerate(values(launch(differing, 3, backend="bounded"))):
+        expected = [*map(line.format, others), "done"] if rank else map(line.format, terms)
+        assert lines[:6] == [*expected, root, "done"]
+        assert re.search(larger, lines[6])
+
+
 def groups_and_others(rank):
     """Subgroups, a group of one, and what Gloo does."""
     outer = dist.new_group([0, 2])
@@ -241,6 +315,31 @@ def late_callbacks(rank):
 def test_callbacks_may_all_reduce_and_stay_in_order_whenever_they_are_registered():
     expected = ([9 * 10.0**at + 2 for at in range(3)], [3.0, 3.0], False)
     assert values(launch(late_callbacks, 3, backend="bounded")) == [expected] * 3
+
+
+def waiting_callbacks(rank):
+    """Callbacks that wait: in a C++ chain, for others of their channel; and one that exits."""
+    works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
+    one, two = (work.get_future() for work in works[:2])
+
+    def chained(_future):
+        dist.all_reduce(total := torch.ones(2))
+        return total.tolist()
+
+    joined = torch.futures.collect_all([one, two]).then(chained)
+    within = one.then(lambda _: two.then(lambda _: later[0].wait() + 1).wait())
+    all_here = one.then(lambda _: torch.futures.wait_all([work.get_future() for work in works]))
+    exits = within.then(lambda _: sys.exit("now"))
+    later = [two.then(lambda _: 5)]
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        exits.wait()
+    assert len(all_here.wait()) == 3
+    return joined.wait(), within.wait(), one.then(lambda _: "goes on").wait()
+
+
+def test_callbacks_may_wait_for_each_other_and_none_ends_its_thread():
+    outcomes = launch(waiting_callbacks, 2, backend="bounded", within_s=30)
+    assert values(outcomes) == [([2.0, 2.0], 6, "goes on")] * 2
 
 
 def killed_at_work(rank, hook):

@@ -105,7 +105,8 @@ def test_a_frame_of_another_transfer_ends_the_peer():
     place = site(preset("tcp"))
     with joined(place) as (worker, server):
         tcp_of(worker).sendall(bytes(16))
-        with pytest.raises(PeerLost, match="worker-1: it broke the protocol"):
+        line = f"transfer 0 of 0 bytes instead of 0 of {place.layout.payload_bytes}, in another"
+        with pytest.raises(PeerLost, match=f"worker-1: it broke the protocol: {line} session"):
             server.receive(0, 0, {"worker-1": place.layout.new_buffer()})
 
 

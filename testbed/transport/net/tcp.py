@@ -270,8 +270,10 @@ class _Receiving(_Transfer):
             del self._left[0]
             if self._left and self._head != self.head:
                 theirs, ours = _FRAME.unpack(self._head), _FRAME.unpack(self.head)
+                which = "this" if theirs[0] == ours[0] else "another"  # its number is secret
                 raise ProtocolError(
-                    f"session, transfer and payload bytes are {theirs} instead of {ours}"
+                    f"transfer {theirs[1]} of {theirs[2]} bytes instead of {ours[1]} of {ours[2]}, "
+                    f"in {which} session"
                 )
         if size:
             self.data.read_s = now_s
