@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.futures import Future
@@ -109,7 +110,8 @@ class CollectiveWork(dist.Work):
         plain = tensor.contiguous()
         if plain is not tensor:
             self._copied.append((tensor, plain))
-        memory: Memory = plain.reshape(-1).view(torch.uint8).numpy()
+        # After `numpy()` no tensor can be resized any more.
+        memory: Memory = np.from_dlpack(plain.reshape(-1).view(torch.uint8)).view(np.uint8)
         self.moves.append(Move(owner, memory, legs, Reduction(op, tensor.dtype)))
 
     def piece_done(self, error: Exception | None, more: int = -1) -> None:

@@ -199,6 +199,7 @@ def odd_memory(rank):
         patched.setattr(backend, "_copy_back", lambda *_: 1 / 0)
         dist.all_reduce(torch.ones(3, 4).t())
     dist.all_reduce(after := torch.ones(2))
+    after.resize_(4).resize_(2)  # as hooks of PyTorch do
     return turned.t().flatten().tolist(), expanded.unique().tolist(), after.tolist()
 
 
@@ -212,7 +213,8 @@ def to_the_end(rank):
     work = dist.all_reduce(torch.ones(3_000_000), async_op=True)
     dist.barrier()
     complete = work.is_completed()
-    channel = dist.group.WORLD._channels[""]
+    group: Any = dist.group.WORLD
+    channel = group._channels[""]
     for end in channel._ends._threads.values():
         end.next_number = 2**31 - 200
     before = dist.all_reduce(ones := torch.ones(2), async_op=True)
@@ -235,7 +237,9 @@ def differing(rank):
     for act in (
         lambda: dist.all_reduce(torch.ones(20 if rank else 10)),
         lambda: dist.all_reduce(torch.ones(30_000, dtype=dtype)),
-        lambda: dist.reduce_scatter_single(*map(torch.ones, (2, 6)), getattr(dist.ReduceOp, op)),
+        lambda: dist.reduce_scatter_single(
+            torch.ones(2), torch.ones(6), getattr(dist.ReduceOp, op)
+        ),
         lambda: dist.broadcast(torch.ones(3, dtype=dtype), 1),
         lambda: dist.broadcast(torch.ones(3), 7),
         lambda: dist.all_reduce(torch.ones(3)),
@@ -319,6 +323,7 @@ def test_callbacks_may_all_reduce_and_stay_in_order_whenever_they_are_registered
 
 def waiting_callbacks(rank):
     """Callbacks that wait: in a C++ chain, for others of their channel; and one that exits."""
+    later: list[Any] = []
     works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
     one, two = (work.get_future() for work in works[:2])
 
@@ -330,7 +335,7 @@ def waiting_callbacks(rank):
     within = one.then(lambda _: two.then(lambda _: later[0].wait() + 1).wait())
     all_here = one.then(lambda _: torch.futures.wait_all([work.get_future() for work in works]))
     exits = within.then(lambda _: sys.exit("now"))
-    later = [two.then(lambda _: 5)]
+    later.append(two.then(lambda _: 5))
     with pytest.raises(RuntimeError, match="SystemExit"):
         exits.wait()
     assert len(all_here.wait()) == 3

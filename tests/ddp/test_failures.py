@@ -304,7 +304,7 @@ def test_close_ends_a_step_that_waits_and_a_forked_copy_takes_none():
 
 
 def stored(rank):
-    """How many keys the store has after buckets of two sizes in turn, twice as often again."""
+    """Averages two sizes in turn; returns how many keys the store has, and later has."""
     state = BoundedLoss(timeout_s=60)
     store = dist.distributed_c10d._get_default_store()
     counts = []

@@ -107,7 +107,7 @@ def test_lost_parts_are_added_later_and_what_is_not_finite_skips_one_step(
 
 
 def missed(rank, collective):
-    """Which elements of a mean each rank missed, in three steps; then what a resync makes equal."""
+    """A rank misses a share of some means; returns the shares, and a resynchronised net."""
     protocol = preset("fixed-high", tolerance=0)
     options = {"filling": "rescale", "broadcast_tolerance": 0.4, "collective": collective}
     state = lossy(rank, protocol, **options)
