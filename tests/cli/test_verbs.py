@@ -298,7 +298,7 @@ def test_a_simulation_says_first_what_it_will_do_and_plan_says_the_same(tmp_path
     [
         ("quick", "--set", "rounds=52", "--set", "seeds=[7]", "--arms", "dblp,tcp-cubic"),
         ("burst-latency", "--profile", "paper"),  # labelled levels, which replace many keys
-        ("rivals-conditions",),  # a default of programs, and levels that replace impairments
+        ("hooks-conditions",),  # a default of programs, and levels that replace impairments
     ],
 )
 def test_the_resolved_yaml_of_an_experiment_has_the_same_runs(options, tmp_path, in_process):
