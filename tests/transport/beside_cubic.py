@@ -165,9 +165,9 @@ def main() -> None:
     controls = sys.argv[1:] or ["rival", *CONTROLS]
     for control in controls:
         for rate_bps, rtt_s in ((10e6, 0.02), (20e6, 0.01)):
-            path = {"rate_bps": rate_bps, "rtt_s": rtt_s}
-            shares = (f"{share(control, queue=part, **path):.2f}" for part in (0.5, 1.0, 2.0))
-            print(f"{control:7} {rate_bps / 1e6:g} Mbit/s {rtt_s * 1e3:g} ms ", *shares, flush=True)
+            shares = [share(control, rate_bps=rate_bps, rtt_s=rtt_s, queue=q) for q in (0.5, 1, 2)]
+            values = " ".join(f"{value:.2f}" for value in shares)
+            print(f"{control:7} {rate_bps / 1e6:g} Mbit/s {rtt_s * 1e3:g} ms  {values}", flush=True)
 
 
 if __name__ == "__main__":
