@@ -126,7 +126,7 @@ def test_the_time_of_all_runs_is_said_in_one_sentence(tmp_path):
 
 def test_the_payload_of_glyphs_is_that_of_the_run_without_rendering_them():
     size = ["training.dataset.size=500", "training.dataset.side=8"]
-    run = experiment.load("rivals", arms=["dblp"], overrides=size, seeds=1)[0]
+    run = experiment.load("every-rival", arms=["dblp"], overrides=size, seeds=1)[0]
     hosts = run.experiment.topology.host_names()
     of_run = RunContext.without_network(run.config(), hosts).layout
     assert Prediction(run).layout.element_count == of_run.element_count
