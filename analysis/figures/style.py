@@ -70,7 +70,6 @@ ARMS = {
     "tcp-cubic": ArmStyle(colour=GREEN, marker="^", line=_DASH_DOT),
     "fixed-high": ArmStyle(colour=PURPLE, marker="D", line=_DOTTED),
     "dblp-stream": ArmStyle(colour=GOLD, marker="v", line="solid"),
-    "dblp-largest": ArmStyle(colour=INK, marker="P", line=_DASH_DOT),
     "none": ArmStyle(colour=STEEL, marker="x", line=_DASHED),
 }
 _OTHERS = (

@@ -261,11 +261,15 @@ def test_what_one_rank_finds_wrong_is_known_at_once_and_another_try_meets():
         assert took_s < 30
 
 
+def opened(rank):
+    state = BoundedLoss(timeout_s=60)
+    assert all(heard(state, rank, step) is None for step in range(3))
+    return state
+
+
 def interrupted(rank):
     """Ctrl-C reaches rank 0 while it waits for rank 1, which then learns of it."""
-    state = BoundedLoss(timeout_s=60)
-    for step in range(3):
-        assert heard(state, rank, step) is None
+    state = opened(rank)
     if rank == 1:
         time.sleep(2)
         return heard(state, rank, 3)[1:]
@@ -283,9 +287,7 @@ def test_ctrl_c_ends_all_ranks_at_once():
 
 def closed_elsewhere(rank):
     """Rank 0 waits for rank 1, which never comes, and another thread closes the state."""
-    state = BoundedLoss(timeout_s=60)
-    for step in range(3):
-        assert heard(state, rank, step) is None
+    state = opened(rank)
     if rank == 1:
         time.sleep(3)
         return None
