@@ -308,8 +308,11 @@ class BoundedProcessGroup(dist.ProcessGroup):
         self._settings = replace(settings, group=self, timeout_s=seconds)
         self._settings.mode, self._settings.collective = "reliable", "sharded"
         self._settings.late_share, self._settings.min_ranks = 0.0, None
-        # Collectives are exact: nothing of a protocol that compresses holds for them.
-        whole = replace(self._settings.protocol_config, keep=1.0, codec="float32")
+        # Collectives are exact: nothing of a protocol that compresses holds for them. And a burst
+        # stops control over kernel TCP for 200 ms.
+        config = self._settings.protocol_config
+        control: Any = "datagrams" if config.carrier == "udp" else "tcp"
+        whole = replace(config, keep=1.0, codec="float32", control=control)
         self._settings.protocol_config = whole
         # A store may outlive a group, and torch gives the next one the same name. All ranks of one
         # have come before any makes another.

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from testbed.ddp.endpoint_thread import POLL_S, SERVER, Contribution, EndpointThread, Part
-from testbed.ddp.exchange import Bucket, Exchange, Plan, shard
+from testbed.ddp.exchange import LEAST_BYTES, Bucket, Exchange, Plan, shard
 from testbed.ddp.settings import Settings
 from testbed.shared.input_error import InputError
 from testbed.transport import EndpointConfig, Leg
@@ -219,19 +219,23 @@ class Ends(Exchange):
     """This rank's ends of one channel."""
 
     ends = (CollectiveThread, CollectiveThread)
-    _small_have_one = False
+    _small_have_one = False  # as `begin` does it: each in its turn
+    _turn = 0
 
     def begin(self, move: Move, done: Done) -> int:
         """Returns how often `done` will be called."""
-        begun, elements = 0, -(-len(move.memory) // ELEMENT_BYTES)
-        for owner, thread in self._threads.items():
+        begun, size, count = 0, len(move.memory), len(self._owners)
+        owner, self._turn = move.owner, self._turn + 1
+        if owner is None and size < count * LEAST_BYTES:
+            owner = self._turn % count
+        per_chunk = self._opening.chunk_bytes // ELEMENT_BYTES
+        for place, thread in self._threads.items():
             assert isinstance(thread, CollectiveThread)
-            memory = move.memory[:0] if move.owner not in (None, owner) else move.memory
-            if move.owner is None:
-                per_chunk = self._opening.chunk_bytes // ELEMENT_BYTES
-                part = shard(elements, owner, len(self._owners), per_chunk)
-                memory = memory[part.start * ELEMENT_BYTES : part.stop * ELEMENT_BYTES]
-            begun += thread.begin(move, memory, done)
+            part = slice(0, size if owner == place else 0)
+            if owner is None:
+                part = shard(-(-size // ELEMENT_BYTES), place, count, per_chunk)
+                part = slice(part.start * ELEMENT_BYTES, part.stop * ELEMENT_BYTES)
+            begun += thread.begin(move, move.memory[part], done)
         return begun
 
 

@@ -32,7 +32,7 @@ _POLL_S = 0.1
 _SWITCH_INTERVAL_S = 1e-4
 # A part costs all ranks milliseconds of processor time, however small it is. So a bucket with fewer
 # bytes for each owner has one.
-_LEAST_BYTES = 1 << 13
+LEAST_BYTES = 1 << 13
 _OPENING = "opening"
 
 
@@ -184,7 +184,7 @@ class Exchange:
     def _span(self, index: int, place: int) -> slice:
         codec, count = CODECS.create(self._codec), len(self._owners)
         elements = self.plan[index].elements
-        if self._small_have_one and codec.length(elements) < count * _LEAST_BYTES:
+        if self._small_have_one and codec.length(elements) < count * LEAST_BYTES:
             return slice(0, elements if place == index % count else 0)
         return shard(elements, place, count, codec.elements(self._opening.chunk_bytes))
 

@@ -439,7 +439,7 @@ def test_a_missing_torch_is_one_clear_line():
 
 
 def over_datagrams(rank):
-    """A group whose datagrams are lost, and sent again; returns how often results are wrong."""
+    """A group whose datagrams are lost; returns how often results are wrong, and who reduced."""
     draws, asked = np.random.default_rng(rank), []
 
     def leave_out(count):
@@ -449,19 +449,24 @@ def over_datagrams(rank):
     # A protocol that compresses: the hook would be given less than all, and collectives are not.
     settings = Settings("compressed", rate_bps=1e9, chunk_bytes=1440, leave_out=leave_out)
     group = dist.new_group(backend="bounded", pg_options=settings)
-    wrong = 0
-    for size in (10, 100_000):
+    wrong, owners, numbers = 0, [], {}
+    for size in (10, 10, 10, 100_000):
         everyone = [drawn([size], other)[0] for other in range(3)]
         total, own = everyone[rank].clone(), everyone[rank].clone()
         dist.all_reduce(total, group=group)
         wrong += not torch.equal(total, everyone[0] + everyone[1] + everyone[2])
+        ends = group._channels[""]._ends._threads
+        owners += [place for place, end in ends.items() if end.next_number > numbers.get(place, 0)]
         dist.broadcast(own, 2, group=group)
         wrong += not torch.equal(own, everyone[2])
-    return wrong, sum(asked) > 0
+        numbers = {place: end.next_number for place, end in ends.items()}
+    assert group._settings.protocol_config.control == "datagrams"  # a burst stops kernel TCP
+    return wrong, sum(asked) > 0, owners
 
 
-def test_what_is_lost_on_the_way_is_sent_again():
-    assert values(launch(over_datagrams, 3, backend="bounded")) == [(0, True)] * 3
+def test_what_is_lost_on_the_way_is_sent_again_and_a_small_tensor_has_one_owner():
+    expected = (0, True, [1, 0, 2, 0, 1, 2])  # each in turn; a large one has all
+    assert values(launch(over_datagrams, 3, backend="bounded")) == [expected] * 3
 
 
 def with_fsdp(rank):
