@@ -389,8 +389,9 @@ class Connection:
                 self._outbox += message.encode()
                 continue
             try:
-                urgent = message.type not in _UNHURRIED
-                self._datagrams.write(message.encode(), urgent=urgent)
+                needed = message.type not in _UNHURRIED
+                urgent = needed and not message.asked_for
+                self._datagrams.write(message.encode(), urgent=urgent, needed=needed)
             except ProtocolError as error:
                 self.on_broken(error)
                 return

@@ -27,10 +27,11 @@ _WINDOW_BYTES = _MOST_AT_A_TIME * PIECE_BYTES  # where more is under way, TCP ca
 _TCP_PIECE_BYTES = 1 << 16
 MOST_TCP_BYTES = HEAD_BYTES + _TCP_PIECE_BYTES
 _MOST_KEPT_BYTES = 16 << 20
-# What asks for no reply is acknowledged so late (RFC 9000, section 18.2), unless something goes
-# before; then it goes again after so long and two replies' time.
-_ACK_DELAY_S = 0.025
-_SLOW_S = 0.05
+# What asks for no reply is acknowledged so late, unless something goes before; then it goes again
+# after so long and two replies' time. Whoever needs it sooner asks. (RFC 9000, section 18.2, has
+# 25 ms: for each end of a transfer that woke up both sides of a connection once more.)
+ACK_DELAY_S = 0.2
+_SLOW_S = 0.25
 # What asks goes again, in up to twice as many copies, where a reply takes longer than others, which
 # also wait for a busy peer: their mean, four mean deviations and this (RFC 9002, section 6.2.1; the
 # pause stays the same, since the message has to get through a burst), up to the longest, or to the
@@ -73,6 +74,7 @@ class DatagramStream:
         self._kept = bytearray()
         self._from = self._next = self._written = 0  # from `_next` on nothing has gone yet
         self._urgent = 0  # what lies before is worth a reply at once
+        self._needed = 0
         self._by_tcp = 0  # up to here it went by TCP
         self._under_way: deque[_Sent] = deque()
         self._again_s = math.inf
@@ -88,12 +90,14 @@ class DatagramStream:
         self._acknowledge_s = math.inf
         self._repeated_s = -math.inf  # when the peer was last told again what it may lack
 
-    def write(self, data: bytes, *, urgent: bool) -> None:
-        """Takes bytes to send; ProtocolError where the peer lets too many lie."""
+    def write(self, data: bytes, *, urgent: bool, needed: bool = True) -> None:
+        """Takes bytes to send; the peer waits for what is needed. ProtocolError: too many lie."""
         self._kept += data
         self._written += len(data)
         if urgent:
             self._urgent = self._written
+        if needed:
+            self._needed = self._written
         if len(self._kept) > _MOST_KEPT_BYTES:
             raise ProtocolError("it does not acknowledge what it is sent")
 
@@ -125,7 +129,7 @@ class DatagramStream:
         elif asks or (self._ahead and self._gap != self._received):
             self._reply_due = True
         elif len(datagram) > HEAD_BYTES:
-            self._acknowledge_s = min(self._acknowledge_s, now_s + _ACK_DELAY_S)
+            self._acknowledge_s = min(self._acknowledge_s, now_s + ACK_DELAY_S)
         self._gap = self._received if self._ahead else -1
         return new
 
@@ -203,6 +207,9 @@ class DatagramStream:
             return []
         begin, flags = self._next, _ASKS if self._next < self._urgent else 0
         again = self._again_s <= now_s
+        if self._reply_due and begin == self._written and self._needed > self._from:
+            # It asks again for what is under way, or crossed it; that may be lost.
+            begin, flags = self._from, _AGAIN
         if again or self._lost or self._peer_repeats:
             begin, flags = self._from, _AGAIN | (_ASKS if again or self._lost else 0)
         if again or self._peer_repeats:  # of so many datagrams few arrive
@@ -252,7 +259,7 @@ class DatagramStream:
     def for_tcp(self, *, leaving: bool = False) -> list[bytes]:
         """Returns what TCP is to bring, too: all, where this side is `leaving` its loop."""
         bodies = []
-        leaving &= self._urgent > self._from
+        leaving &= self._needed > self._from
         if leaving or self.blocked or len(self._kept) > _WINDOW_BYTES:
             for place in range(max(self._from, self._by_tcp), self._written, _TCP_PIECE_BYTES):
                 at = place - self._from

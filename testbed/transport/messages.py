@@ -75,11 +75,15 @@ class MessageType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlMessage:
-    """One message; `transfer` is 0 where the type does not belong to a transfer."""
+    """One message; `transfer` is 0 where the type does not belong to a transfer.
+
+    The peer asks soon for what it is `asked_for`, so that no reply of its own must confirm it.
+    """
 
     type: MessageType
     transfer: int = 0
     body: bytes = b""
+    asked_for: bool = field(default=False, compare=False)
 
     def encode(self) -> bytes:
         return HEADER.pack(self.type, VERSION, 0, self.transfer, len(self.body)) + self.body

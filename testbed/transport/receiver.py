@@ -223,7 +223,9 @@ class Receiver:
             self.stopped = True
             # Only the first STOP carries the bitmap; the sender has it from there.
             bitmap = pack_bitmap(self.received)
-            self._outbox.append(ControlMessage(MessageType.STOP, self.transfer, bitmap))
+            # The sender of the last chunk asks at once; one that is stopped earlier would go on.
+            stop = ControlMessage(MessageType.STOP, self.transfer, bitmap, asked_for=complete)
+            self._outbox.append(stop)
         else:
             self._outbox += otherwise(progress)
 
