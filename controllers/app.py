@@ -189,7 +189,7 @@ class LabController(framework.Application):
         changed: dict[str, Any] = {}
         if do == "wait-ready":
             self._ready.wait()
-            while not self._routing.is_settled:  # a port came up meanwhile
+            while self._routing.is_busy:  # a port came up meanwhile
                 framework.hub.sleep(_POLL_S)
         elif do == "link":
             way = request["from"], request["to"]

@@ -97,11 +97,8 @@ class ControllerClient:
             raise ControllerError(f"controller: cannot be reached: {error}") from error
         self._replies = self._socket.makefile("rb")
 
-    def wait_ready(self) -> None:
-        """Return when every switch has confirmed its forwarding rules by a barrier."""
-        self._ask({"do": "wait-ready"})
-
-    def active(self) -> list[str]:
+    def wait_ready(self) -> list[str]:
+        """Return the impairments in force, once every switch has confirmed its rules."""
         return self._ask({"do": "wait-ready"})
 
     def processes(self, pids: Mapping[str, int]) -> None:

@@ -66,13 +66,8 @@ def _or_end(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _spawn = hub.spawn
-
-
-def _spawn_or_end(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return _spawn(_or_end(function), *args, **kwargs)
-
-
-hub.spawn = _spawn_or_end  # the framework starts its own threads through the same name
+# The framework starts its own threads through the same name.
+hub.spawn = lambda function, *args, **kwargs: _spawn(_or_end(function), *args, **kwargs)
 
 
 def set_ev_cls(event: Any, dispatchers: Any = None) -> Callable[..., Any]:

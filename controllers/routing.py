@@ -140,16 +140,12 @@ class Routing:
         }
         self._planned: Routes = {name: {} for name in network["switches"]}
         self._dead_ports: set[tuple[str, int]] = set()
-        self._is_stale = self._is_busy = False
+        self._is_stale = self.is_busy = False
         self._reroute()
 
     @property
     def down(self) -> set[frozenset[str]]:
         return {frozenset((end[0], self._neighbours[end])) for end in self._dead_ports}
-
-    @property
-    def is_settled(self) -> bool:
-        return not self._is_busy
 
     def bring_back(self, switch: str, connection: Connection) -> None:
         """Reroute by what a connected switch says of its ports, then give it its whole plan."""
@@ -176,15 +172,15 @@ class Routing:
     def _reroute(self) -> None:
         """Plan the present routes; a call during another makes that one go on."""
         self._is_stale = True
-        if self._is_busy:
+        if self.is_busy:
             return
-        self._is_busy = True
+        self.is_busy = True
         try:
             while self._is_stale:
                 self._is_stale = False
                 self._install(routes(self._network, self.down))
         finally:
-            self._is_busy = False
+            self.is_busy = False
 
     def _install(self, new: Routes) -> None:
         count = 0

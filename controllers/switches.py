@@ -13,8 +13,6 @@ from controllers.framework import ofproto_v1_3 as protocol
 from controllers.framework import ofproto_v1_3_parser as parser
 
 REPLY_TIMEOUT_S = 2.0
-_TRIES = 3
-_PAUSE_S = 0.1
 _WARN_AFTER_S = 5.0
 _log = logging.getLogger("controllers.switches")
 
@@ -188,16 +186,7 @@ class Connection:
             self._unconfirmed.pop(confirmed_xid, None)
 
     def ports(self) -> dict[int, PortState]:
-        """Ask for the switch's ports, up to three times; SwitchError: it does not name them."""
-        for _ in range(_TRIES - 1):
-            try:
-                return self._ports_once()
-            except (RefusedError, LateError) as error:
-                _log.warning("%s; asked again", error)
-                hub.sleep(_PAUSE_S)
-        return self._ports_once()
-
-    def _ports_once(self) -> dict[int, PortState]:
+        """Ask for the switch's ports; SwitchError: it does not name them."""
         pending, xid = self._begin(parser.OFPPortDescStatsRequest(self.datapath))
         if not pending.done.wait(REPLY_TIMEOUT_S):
             raise LateError(f"{self.switch} did not name its ports within {REPLY_TIMEOUT_S:g} s")

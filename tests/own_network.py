@@ -13,6 +13,7 @@ import pytest
 from testbed.lab.kernel import rtnetlink
 from testbed.lab.kernel.commands import run
 from testbed.lab.kernel.rtnetlink import Rtnetlink, bring_up_silent
+from testbed.lab.kernel.shaping import inside
 
 
 def printed(script: str, *arguments: str, before: Sequence[str] = ("unshare", "-n")) -> Any:
@@ -36,6 +37,12 @@ def wire(interface: str) -> socket.socket:
     opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     opened.bind((interface, 0))
     return opened
+
+
+def queue_statistics(interface: str, pid: int | None = None) -> list[dict[str, Any]]:
+    """The kernel's counters of an interface's queueing disciplines, as `tc -s -j` has them."""
+    text = run([*inside(pid), "tc", "-s", "-j", "qdisc", "show", "dev", interface])
+    return list(json.loads(text))
 
 
 _PROGRAM = """

@@ -227,13 +227,6 @@ def stops(gate: dict[str, Any]) -> bool:
     return calls_attention(gate) and gate.get("decides") is not False
 
 
-def another_attempt_may_help(run: Run) -> bool:
-    """Tell whether a command can repeat a run that is not ok, and may end otherwise."""
-    stopping = [gate for gate in run.gates if stops(gate)]
-    repeats = bool(stopping) and all(gate.get("repeats") is True for gate in stopping)
-    return run.verdict != "ok" and not repeats and not is_of_script(run.config)
-
-
 def waived(runs: Iterable[Run], *, beyond: bool = False) -> dict[str, list[str]]:
     keys: dict[str, list[str]] = {}
     for run in runs:

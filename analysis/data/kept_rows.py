@@ -30,7 +30,6 @@ Document = dict[str, Any]
 SCHEMA = 1
 EXPERIMENT, PLAN = "experiment.json", "plan.jsonl"
 ATTEMPTS, GATES, ROWS, MANIFEST = "attempts.csv", "gates.csv", "rows.csv", "manifest.json"
-FILES = (EXPERIMENT, PLAN, ATTEMPTS, GATES, ROWS)
 # The latency of each round, of which the metrics `OF_ROUNDS` can be recomputed. Results of before
 # 2026-11-28 have none, and so no 95th or 99th percentile.
 ROUNDS = "rounds.parquet"

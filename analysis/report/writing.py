@@ -99,10 +99,14 @@ def _damaged(results: Results) -> list[tuple[str, list[str]]]:
 
 
 def _resumable(results: Results) -> bool:
-    return any(
-        evidence.another_attempt_may_help(run) and not run.config.get("simulated")
-        for run in results.runs
-    )
+    """Tell whether a command can repeat a run that is not ok, and may end otherwise."""
+    for run in results.runs:
+        stopping = [gate for gate in run.gates if evidence.stops(gate)]
+        repeats = bool(stopping) and all(gate.get("repeats") is True for gate in stopping)
+        by_command = not (evidence.is_of_script(run.config) or run.config.get("simulated"))
+        if run.verdict != "ok" and by_command and not repeats:
+            return True
+    return False
 
 
 def _tables(results: Results, summary: dict[str, Any]) -> dict[str, Table]:

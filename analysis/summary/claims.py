@@ -200,6 +200,7 @@ def _compared(
     claim: Claim, compared: str, ours: Estimate, p_value: float | None, runs: Iterable[Run]
 ) -> dict[str, Any]:
     of_arms = [run for run in runs if run.arm in claim.arms]
+    datasets = (dataset_name(section(run.config, "training")) for run in of_arms)
     low, high = claim.ends
     entry = {
         "id": claim.id,
@@ -210,7 +211,7 @@ def _compared(
         **({"values": claim.values} if claim.values else {}),
         "model": list(claim.model),
         "our_model": _models(of_arms),
-        "our_dataset": _datasets(of_arms),
+        "our_dataset": list(dict.fromkeys(filter(None, datasets))),
         "condition": claim.condition,
         "source": claim.source,
         "confidence": claim.confidence,
@@ -249,8 +250,3 @@ def _models(runs: Iterable[Run]) -> list[str]:
     named = ((section(run.config, "training").get("model"), pace(run.config)) for run in runs)
     words = {"payload-only": _PAYLOAD}  # nothing is learnt: only its layers are the model's
     return list(dict.fromkeys(f"{words.get(p['kind'], '')}{model}" for model, p in named if model))
-
-
-def _datasets(runs: Iterable[Run]) -> list[str]:
-    names = (dataset_name(section(run.config, "training")) for run in runs)
-    return list(dict.fromkeys(name for name in names if name))

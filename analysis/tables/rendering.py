@@ -116,7 +116,7 @@ def to_csv(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """A `tabular` with its title as comment and its notes below; needs no package."""
-    *lines, notes = _texts(table, _latex, "\\textsuperscript{{{}}}")
+    *lines, notes = _texts(table, lambda text: text.translate(_LATEX), "\\textsuperscript{{{}}}")
     heads, *body = [" & ".join(line) + " \\\\" for line in lines]
     align = ("r" if table.numeric else "l") * (len(table.columns) - 1)
     return "\n".join(
@@ -201,10 +201,6 @@ _LATEX = str.maketrans(
         "\u00a0": "~",
     }
 )
-
-
-def _latex(text: str) -> str:
-    return text.translate(_LATEX)
 
 
 def measured(

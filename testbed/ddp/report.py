@@ -39,7 +39,6 @@ class BucketReport:
     Attributes:
         index: DDP's number of the bucket.
         elements: how many it has.
-        gradient_bytes: what they occupy as DDP has them.
         loss: the share of gradients' chunks that did not arrive, to and from this rank: what was
             given up, and what the protocol's `keep` does not send.
         passes: the most sweeps that a transfer needed; None where the protocol has no passes.
@@ -53,7 +52,6 @@ class BucketReport:
 
     index: int
     elements: int
-    gradient_bytes: int
     loss: float = 0.0
     passes: int | None = None
     bytes_sent: int = 0
@@ -128,7 +126,6 @@ def bucket_report(
     return BucketReport(
         index=index,
         elements=gradient.numel(),
-        gradient_bytes=gradient.nbytes,
         loss=1 - received / total if total else 0.0,
         passes=max((report.passes for report in both if report.passes is not None), default=None),
         bytes_sent=sum(report.bytes_sent for report in both),

@@ -450,7 +450,9 @@ class Steps(Settings):
             norm = math.hypot(*(bucket.norm for bucket in self._buckets)) / self.scale
             if math.isfinite(norm) or self.scaler is None:  # else the scaler skips this step
                 step = self._steps_before + self._step
-                self.detector.observe(Observation.of_norm(step, norm))
+                # The square root of x * x is x: the norm arrives as it was.
+                gradient = np.array([norm], dtype=np.float32)
+                self.detector.observe(Observation(round_number=step, gradient=gradient))
                 self.critical = bool(self.detector.critical)
         # Once an exchange had other buckets, these stay only if they come twice.
         self._known = 1 if self._opened and self._plan != before else self._known + 1

@@ -56,18 +56,13 @@ _LINK_OPTIONS = {field.name for field in fields(LinkEnds)} - {"name", "first", "
 
 @dataclass(frozen=True, kw_only=True)
 class HostInfo:
-    """An emulated host with one interface; `switch_interface` is the other end of its link."""
+    """An emulated host with one interface."""
 
     name: str
     address: str
     mac: str
     pid: int
     interface: str
-    switch: str
-    switch_port: int
-    switch_interface: str
-    rate_bps: int
-    queue_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +193,9 @@ def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
         return True
     by_namespace: dict[int | None, list[str]] = {}
     for number, (pid, name) in enumerate(interfaces):
-        mask = _mask(processors[number % len(processors)])
+        place = processors[number % len(processors)]
+        # A set of one processor as sysfs reads it: words of 32 bits in hexadecimal.
+        mask = f"{1 << place % 32:08x}" + ",00000000" * (place // 32)
         by_namespace.setdefault(pid, []).extend((mask, name))
     try:
         for pid, words in by_namespace.items():
@@ -206,13 +203,6 @@ def set_rps(interfaces: Iterable[tuple[int | None, str]]) -> bool:
     except CommandError:
         return False
     return True
-
-
-def _mask(processor: int) -> str:
-    """Write a set of one processor as sysfs reads it: words of 32 bits in hexadecimal."""
-    words = [0] * (processor // 32 + 1)
-    words[0] = 1 << processor % 32
-    return ",".join(f"{word:08x}" for word in words)
 
 
 def _describe(net: Any) -> LabInfo:
@@ -224,21 +214,15 @@ def _describe(net: Any) -> LabInfo:
         name = f"{first.node}--{second.node}"
         ends = LinkEnds(name=name, first=first, second=second, middle=link.middle, **options)
         links.append(ends)
-        for own, other in ((link.intf1, link.intf2), (link.intf2, link.intf1)):
-            if own.node not in net.hosts:
-                continue
-            hosts[own.node.name] = HostInfo(
-                name=own.node.name,
-                address=own.ip,
-                mac=own.mac,
-                pid=own.node.pid,
-                interface=own.name,
-                switch=other.node.name,
-                switch_port=other.node.ports[other],
-                switch_interface=other.name,
-                rate_bps=ends.rate_bps,
-                queue_bytes=ends.queue_bytes,
-            )
+        for own in (link.intf1, link.intf2):
+            if own.node in net.hosts:
+                hosts[own.node.name] = HostInfo(
+                    name=own.node.name,
+                    address=own.ip,
+                    mac=own.mac,
+                    pid=own.node.pid,
+                    interface=own.name,
+                )
     switches = {switch.name: int(switch.dpid, 16) for switch in net.switches}
     return LabInfo(hosts=hosts, switches=switches, links=links)
 

@@ -1,4 +1,4 @@
-"""Gathers the system facts of a run while it runs: versions, kernel, settings, queues, commit."""
+"""Gathers the system facts of a run while it runs: versions, kernel, settings, commit."""
 
 import hashlib
 import os
@@ -10,9 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from testbed.lab.kernel import shaping
 from testbed.lab.kernel.commands import CommandError, run
-from testbed.lab.kernel.rtnetlink import Rtnetlink
 from testbed.lab.network import LabInfo
 from testbed.lab.openvswitch import SocketBuffers
 from testbed.shared.version import version
@@ -38,6 +36,7 @@ def of_machine() -> dict[str, Any]:
     import mininet.net
 
     code = commit()
+    uid_map = Path("/proc/self/uid_map").read_text().split()
     return {
         "schema": 1,
         "version": version(),
@@ -55,7 +54,8 @@ def of_machine() -> dict[str, Any]:
         "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "user_namespace": _in_user_namespace(),
+        # Root in here may be an ordinary user outside.
+        "user_namespace": uid_map != ["0", "0", "4294967295"],
         "sysctls": {name.replace("/", "."): _text(Path("/proc/sys", name)) for name in _SYSCTLS},
     }
 
@@ -68,7 +68,7 @@ def _machine_id() -> str | None:
 
 
 def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
-    """Gather the facts of this lab, from inside it: load, socket buffers, links."""
+    """Gather the facts of this lab, from inside it: load, socket buffers, what is unseeded."""
     return {
         "load_average": os.getloadavg(),
         "switch_sockets": {
@@ -81,7 +81,6 @@ def of_lab(lab: LabInfo, buffers: SocketBuffers) -> dict[str, Any]:
         "in_order": lab.in_order,
         "delayed_by": lab.delayed_by,
         "unseeded": unseeded(lab),
-        "links": _links(lab),
     }
 
 
@@ -93,39 +92,6 @@ def unseeded(lab: LabInfo) -> list[str]:
     if any(link.ecn_threshold_bytes is not None for link in lab.links):
         draws.append("ECN marks within a packet of the threshold (red)")
     return draws
-
-
-def _links(lab: LabInfo) -> list[dict[str, Any]]:
-    """Describe every interface with its queues and offloads."""
-    ends: dict[int | None, list[str]] = {}
-    for link in lab.links:
-        for end in (link.first, link.second):
-            ends.setdefault(end.pid, []).append(end.interface)
-        if link.middle is not None:
-            ends.setdefault(None, []).extend(link.middle)
-    links = []
-    for pid, interfaces in ends.items():
-        queues = shaping.queue_statistics(pid=pid)
-        with Rtnetlink(pid) as kernel:
-            links += [
-                {
-                    "interface": interface,
-                    "queues": [
-                        {key: queue.get(key) for key in ("kind", "handle", "parent", "options")}
-                        for queue in queues
-                        if queue["dev"] == interface
-                    ],
-                    "offloads_on": kernel.offloads(interface),
-                    "most_segments": kernel.most_segments(interface),
-                }
-                for interface in interfaces
-            ]
-    return links
-
-
-def _in_user_namespace() -> bool:
-    """Tell whether root in here is an ordinary user outside."""
-    return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
 
 
 def commit() -> str | None:

@@ -74,7 +74,9 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
     definitions = {run.arm: _portable(run.definition, runs) for run in runs}
     keys = {entry["key"] for entry in entries}
     left = [entry for entry in stored.get("runs", []) if entry["key"] not in keys]
-    remarks = _cautions(runs)
+    trained = (run for run in runs if run.experiment.trains)
+    cautions = ((run.arm, run.experiment.protocol_arm(run.name_in_file).caution) for run in trained)
+    remarks = list(dict.fromkeys(f"{arm}: {caution}" for arm, caution in cautions if caution))
 
     if difference := _difference(stored.get("settings", {}), settings):
         _refuse_measured(folder, left, difference, name)
@@ -116,12 +118,6 @@ def _extended(folder: Path, runs: Sequence[Run]) -> tuple[dict[str, Any], list[s
         "runs": [*left, *entries],
     }
     return plan, remarks
-
-
-def _cautions(runs: Sequence[Run]) -> list[str]:
-    trained = (run for run in runs if run.experiment.trains)
-    cautions = ((run.arm, run.experiment.protocol_arm(run.name_in_file).caution) for run in trained)
-    return list(dict.fromkeys(f"{arm}: {caution}" for arm, caution in cautions if caution))
 
 
 def _refuse_mixing(folder: Path, stored: Mapping[str, Any], run: Run) -> None:

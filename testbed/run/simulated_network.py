@@ -30,9 +30,16 @@ def describe(parameters: topologies.TopologyParameters) -> LabInfo:
         ends = _ports(topology, *name.split("--"))
         kept = {key: option for key, option in options.items() if option is not None}
         links.append(LinkEnds(name=name, first=ends[0], second=ends[1], **kept))
-        for own, other in _both(ends):
+        for own in ends:
             if not topology.isSwitch(own.node):
-                hosts[own.node] = _host(own, other, links[-1], numbers[own.node])
+                number = numbers[own.node]
+                hosts[own.node] = HostInfo(
+                    name=own.node,
+                    address=f"10.0.{number >> 8}.{number & 255}",
+                    mac=f"00:00:00:00:{number >> 8:02x}:{number & 255:02x}",
+                    pid=0,
+                    interface=own.interface,
+                )
     switches = {name: int(topology.nodeInfo(name)["dpid"], 16) for name in topology.switches()}
     return LabInfo(hosts=hosts, switches=switches, links=links)
 
@@ -56,21 +63,6 @@ def _ports(topology: Any, first: str, second: str) -> list[Port]:
     ]
 
 
-def _host(own: Port, other: Port, link: LinkEnds, number: int) -> HostInfo:
-    return HostInfo(
-        name=own.node,
-        address=f"10.0.{number >> 8}.{number & 255}",
-        mac=f"00:00:00:00:{number >> 8:02x}:{number & 255:02x}",
-        pid=0,
-        interface=own.interface,
-        switch=other.node,
-        switch_port=other.number,
-        switch_interface=other.interface,
-        rate_bps=link.rate_bps,
-        queue_bytes=link.queue_bytes,
-    )
-
-
 class Routes:
     """The shortest paths of a network.
 
@@ -92,7 +84,9 @@ class Routes:
         nodes, last = [first, self._switch_of[first]], self._switch_of[second]
         while (switch := nodes[-1]) != last:
             nearer = self._nearer(switch, last)
-            nodes.append(nearer[self._hash(first, second, switch) % len(nearer)])
+            text = f"{self._seed}/{first}/{second}/{switch}"
+            number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+            nodes.append(nearer[number % len(nearer)])
         return list(itertools.pairwise([*nodes, second]))
 
     def paths(self, first: str, second: str) -> list[list[Hop]]:
@@ -113,10 +107,6 @@ class Routes:
         distances = self._distances[last]
         nearer = distances[switch] - 1
         return sorted(node for node in self._graph[switch] if distances[node] == nearer)
-
-    def _hash(self, first: str, second: str, switch: str) -> int:
-        text = f"{self._seed}/{first}/{second}/{switch}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 class SimulatedNetwork:
@@ -178,12 +168,9 @@ class SimulatedNetwork:
         """Set the links of the way between two hosts: the flow's path, or all that it sprays."""
         way, routes = self._ways[first, second], self._routes
         hops = routes.paths(first, second) if self._spray else [routes.path(first, second)]
-        paths = [self._with_gates(path) for path in hops]
-        way.links, way.paths = paths[0], paths if len(paths) > 1 else ()
-
-    def _with_gates(self, hops: Sequence[Hop]) -> list[Link]:
         stages: Sequence[Mapping[Hop, Link]] = (self.links, self._gates)
-        return [stage[hop] for hop in hops for stage in stages if hop in stage]
+        paths = [[stage[hop] for hop in path for stage in stages if hop in stage] for path in hops]
+        way.links, way.paths = paths[0], paths if len(paths) > 1 else ()
 
     def gate(self, sender: str, receiver: str) -> Gate:
         """The gate behind a direction; made before anything is sent."""

@@ -158,7 +158,10 @@ def groups(config: Mapping[str, Any], workers: Sequence[str]) -> list[list[str]]
     """Group the workers that share a process, in rank order."""
     pace = config["training"]["pace"]
     size = pace.get("workers_per_process")
-    if pace["kind"] != "payload-only" or any(map(_acts_on_process, config["impairments"])):
+    kinds = (str(impairment["kind"]) for impairment in config["impairments"])
+    if pace["kind"] != "payload-only" or any(
+        own_code.is_own(kind) or parameters_of(kind).acts_on_process for kind in kinds
+    ):
         size = 1
     elif size is None:
         size = _TOGETHER if len(workers) > _MANY_WORKERS else 1
@@ -200,11 +203,6 @@ def run_together(
         error, name = done.get()
         if error is not None:
             fail(error, name)
-
-
-def _acts_on_process(impairment: Mapping[str, Any]) -> bool:
-    kind = str(impairment["kind"])
-    return own_code.is_own(kind) or parameters_of(kind).acts_on_process
 
 
 def fork_all(

@@ -142,7 +142,7 @@ class Prompt(CLI):
         """Show what is in force, and whether the lab's programs run: `status`."""
         for name, status in self._lab.processes.statuses().items():
             self._say(f"{name}: {'runs' if status is None else f'ended with status {status}'}")
-        active = self._controller.active()
+        active = self._controller.wait_ready()
         for name, impairment in self._impairments.items():
             words = "in force" if name in active else f"off; {self._effect(name)}"
             self._say(f"impairment {name} ({impairment.document['kind']}): {words}")

@@ -147,7 +147,7 @@ class LabServer:
 
     def do_begin(self, request: dict[str, Any], _files: list[int]) -> Answer:
         impairment = self._impairment(request["name"])
-        if impairment.name in self._controller.active():
+        if impairment.name in self._controller.wait_ready():
             raise ProcessError(f"impairment {impairment.name} is in force already")
         active = self._controller.begin(impairment.round_number, "round")
         if impairment.name not in active and not impairment.ends_by_itself:

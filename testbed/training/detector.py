@@ -33,12 +33,6 @@ class Observation:
     learning_rate: float = 0.0
     accuracy: float | None = None
 
-    @classmethod
-    def of_norm(cls, round_number: int, norm: float) -> "Observation":
-        """For detectors that read nothing but the gradient's L2 norm."""
-        # In binary floating point, the square root of x * x is x: the norm arrives as it was.
-        return cls(round_number=round_number, gradient=np.array([norm], dtype=np.float32))
-
 
 class Detector(ABC):
     """Decides whether training is critical. `critical` has its start value before round 0."""

@@ -81,17 +81,10 @@ class Learner:
 
 
 def build_optimiser(
-    name: str,
-    parameters: Sequence[nn.Parameter],
-    *,
-    learning_rate: float,
-    momentum: float,
-    weight_decay: float,
+    name: str, parameters: Sequence[nn.Parameter], *, learning_rate: float, **options: float
 ) -> torch.optim.Optimizer:
     """Build the optimiser `name`; leave out options that it does not take. ValueError."""
-    return OPTIMISERS.build(
-        name, {}, params=parameters, lr=learning_rate, momentum=momentum, weight_decay=weight_decay
-    )
+    return OPTIMISERS.build(name, {}, params=parameters, lr=learning_rate, **options)
 
 
 class Replica(Learner):

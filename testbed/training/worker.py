@@ -66,17 +66,11 @@ class _Worker:
         gradient = self._plain.floats(self._gradient)
         loss = self._learner.gradient(gradient)
         payload = self._outgoing.payload(self._gradient, gather)
+        pace, rank = context.training["pace"], context.ranks[self._name]
+        lasts_s = computing_s(pace, seed=context.seed, rank=rank, round_number=number)
+        sleep = context.surroundings.sleep
         overrun_s = wait_until_computed(
-            context.training["pace"],
-            began_s,
-            lasts_s=computing_s(
-                context.training["pace"],
-                seed=context.seed,
-                rank=context.ranks[self._name],
-                round_number=number,
-            ),
-            now_s=self._now_s,
-            sleep=context.surroundings.sleep,
+            pace, began_s, lasts_s=lasts_s, now_s=self._now_s, sleep=sleep
         )
         computed_s = self._now_s()
         vectors = self._vectors if context.measures_after(number) else None

@@ -28,8 +28,7 @@ _TCP_PIECE_BYTES = 1 << 16
 MOST_TCP_BYTES = HEAD_BYTES + _TCP_PIECE_BYTES
 _MOST_KEPT_BYTES = 16 << 20
 # What asks for no reply is acknowledged so late, unless something goes before; then it goes again
-# after so long and two replies' time. Whoever needs it sooner asks. (RFC 9000, section 18.2, has
-# 25 ms: for each end of a transfer that woke up both sides of a connection once more.)
+# after so long and two replies' time. Whoever needs it sooner asks.
 ACK_DELAY_S = 0.2
 _SLOW_S = 0.25
 # What asks goes again, in up to twice as many copies, where a reply takes longer than others, which
@@ -73,8 +72,7 @@ class DatagramStream:
         # The stream out, by places: the peer has all up to `_from`; what follows is kept.
         self._kept = bytearray()
         self._from = self._next = self._written = 0  # from `_next` on nothing has gone yet
-        self._urgent = 0  # what lies before is worth a reply at once
-        self._needed = 0
+        self._urgent = self._needed = 0  # before: what asks for a reply, what the peer awaits
         self._by_tcp = 0  # up to here it went by TCP
         self._under_way: deque[_Sent] = deque()
         self._again_s = math.inf

@@ -19,7 +19,7 @@ from testbed.lab.kernel.link_counters import NamespaceCounters
 from testbed.lab.kernel.namespaces import entered
 from testbed.lab.kernel.packet_filter import FilterCounters
 from testbed.lab.kernel.process_status import sockets_of
-from testbed.lab.network import LabInfo, LinkEnds
+from testbed.lab.network import LabInfo
 from testbed.lab.openflow_statistics import Flow, Statistics
 
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
@@ -127,7 +127,9 @@ class CounterReader:
         # Counters lie in different places and are read one after another. If a packet moved
         # meanwhile, some have it and others have not, so all are read again. Frames in flight on a
         # delayed link are in no counter until they arrive.
-        longest_s = max(changed_s, *map(_longest_s, self._network.links), 0.0)
+        links = self._network.links
+        delays_s = (max(link.delay_s + link.jitter_s, link.most_delay_s or 0.0) for link in links)
+        longest_s = max(changed_s, 0.0, *delays_s)
         deadline_s = time.monotonic() + _PATIENCE_S + 4 * longest_s
         while True:
             namespaces, idle = self._when_idle(deadline_s, _IDLE_S + 2 * longest_s)
@@ -170,10 +172,6 @@ class CounterReader:
 
     def _namespaces(self) -> dict[int | None, NamespaceCounters]:
         return {pid: link_counters.read(pid) for pid in self._pids}
-
-
-def _longest_s(link: LinkEnds) -> float:
-    return max(link.delay_s + link.jitter_s, link.most_delay_s or 0.0)
 
 
 def _silence_ipv6(pid: int | None) -> None:

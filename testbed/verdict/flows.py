@@ -38,7 +38,6 @@ _IDENTITY = slice(4, 4 + _IDENTITY_BYTES)  # of an inet_diag_msg
 _TCP_INFO = struct.Struct("=16xI48xI8xI16xI16xQ32xQ")
 _ANSWER_BYTES = 2048
 _MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as one of IPv6 (RFC 4291)
-_TIMEOUT_S = 1  # no answer of the kernel takes so long
 
 _AT_ONCE_BYTES = 1 << 16  # that are read of a log
 # The flows sampled at each tick; more if a flow would wait for more than _LONGEST_CYCLE ticks.
@@ -83,7 +82,7 @@ class Connection:
 
 class TcpReader:
     def __init__(self, pid: int) -> None:
-        self._socket = netlink.connect(netlink.SOCK_DIAG, pid, timeout_s=_TIMEOUT_S)
+        self._socket = netlink.connect(netlink.SOCK_DIAG, pid)
 
     def connections(self, first_port: int, last_port: int) -> list[Connection]:
         """List connections with either port in a range; OSError when the kernel refuses."""

@@ -348,8 +348,6 @@ GATES: tuple[GateEntry, ...] = (
 )
 
 BY_KEY = {key: entry for entry in GATES for key in entry.limits}
-# Those that say that the machine was busy.
-OF_THE_MACHINE = frozenset({"cpu_wait_s", "cpu_others", "clock_stall_s", "standstill_s"})
 DEFAULTS: dict[str, float] = {key: entry.limits[key].default for key, entry in BY_KEY.items()}
 
 

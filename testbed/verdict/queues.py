@@ -30,7 +30,6 @@ COLUMNS = ("sent_bytes", "sent_packets", "backlog_bytes", "backlog_packets", "dr
 _WORDS = 6
 _DATAGRAM_BYTES = 1 << 15
 _DONE_BYTES = 20
-_TIMEOUT_S = 1  # no answer of the kernel takes so long
 _KEPT = 32  # answers, until they are decoded
 # The server's end, the broadcast's bottleneck, and the switches', by one request, are read at every
 # tick. Of the other hosts so many are read per tick, more if a cycle would be longer than this.
@@ -54,7 +53,7 @@ class QueueReader:
     """
 
     def __init__(self, interfaces: Sequence[str], pid: int | None = None) -> None:
-        self._socket = netlink.connect(netlink.ROUTE, pid, timeout_s=_TIMEOUT_S)
+        self._socket = netlink.connect(netlink.ROUTE, pid)
         self._interfaces = [interface_index(self._socket, name) for name in interfaces]
         request = netlink.pack(GET_QDISC, netlink.DUMP, TCMSG.pack(0, 0, 0, 0, 0))
         self._request = bytearray(request)

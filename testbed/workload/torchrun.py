@@ -213,12 +213,6 @@ class TorchrunArm(AnyArm):
     def _preset(self) -> ProtocolConfig:
         return presets.preset(str(self.protocol), **self._options)
 
-    @property
-    def _of_hook(self) -> dict[str, Any]:
-        keys = self._own_keys if self.is_ours else ("hook", *self._own_keys)
-        own = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
-        return {**own, **self._options} if self._is_carried else own
-
     def applied(
         self,
         workload: Torchrun,
@@ -233,8 +227,11 @@ class TorchrunArm(AnyArm):
         if (self.min_ranks or 0) > len(hosts):
             words = f"{self.min_ranks}: valid: 1 to {len(hosts)}, the number of ranks"
             raise problems.raised([Problem(("min_ranks",), words)])
-        hook, data_ports = self._of_hook, _CHOSEN_BY_KERNEL
+        keys = self._own_keys if self.is_ours else ("hook", *self._own_keys)
+        hook = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        data_ports = _CHOSEN_BY_KERNEL
         if self._is_carried:
+            hook |= self._options
             # Above the ports of control messages, which a loss spares, come those of data.
             fixed = {"port": DATA_PORTS[0] - 1, "segmentation": False}
             if self.protocol is not None and self.rate_bps is None and self._preset().needs_rate:

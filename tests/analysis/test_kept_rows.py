@@ -21,6 +21,9 @@ from tests.analysis.build import ResultsBuilder, edited
 from tests.analysis.test_report import three_arms
 from tests.analysis.test_sweep_points import sweep
 
+_TABLES = (kept_rows.ATTEMPTS, kept_rows.GATES, kept_rows.ROWS)
+FILES = (kept_rows.EXPERIMENT, kept_rows.PLAN, *_TABLES, kept_rows.MANIFEST)
+
 
 def kept(runs: Path, folder: Path) -> Path:
     folder.mkdir()
@@ -175,7 +178,7 @@ def test_damaged_evidence_is_refused_in_one_line_that_names_it(tmp_path, file, c
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("file", [*kept_rows.FILES, kept_rows.MANIFEST])
+@pytest.mark.parametrize("file", FILES)
 def test_a_missing_file_is_named(tmp_path, file):
     three_arms(tmp_path / "runs", seeds=1)
     folder = kept(tmp_path / "runs", tmp_path / "kept")

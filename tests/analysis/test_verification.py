@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from analysis.data import kept_rows
 from analysis.report import kept_results, verification, writing
 from testbed.cli import report_view
 from testbed.shared.yaml_input import InputError
 from tests.analysis.build import edited
+from tests.analysis.test_kept_rows import FILES
 from tests.analysis.test_report import three_arms
 from tests.run.test_manifest import git
 
@@ -162,7 +162,7 @@ def test_numbers_are_written_anew_from_the_rows(project):
     assert {path: path.read_bytes() for path in whole} == whole
 
 
-KEPT = (*kept_rows.FILES, kept_rows.MANIFEST, "summary.json", "provenance.json")
+KEPT = (*FILES, "summary.json", "provenance.json")
 
 
 @settings(max_examples=20, deadline=None)

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from testbed.capture import recorder
 from testbed.lab.network import HostInfo
@@ -17,17 +16,7 @@ BODY = bytes(5000)
 def main() -> None:
     folder, bound_bytes = Path(sys.argv[1]), int(sys.argv[2])
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    nowhere: dict[str, Any] = {"switch": "", "switch_port": 0, "switch_interface": ""}
-    host = HostInfo(
-        name="lo",
-        address="127.0.0.1",
-        mac="",
-        pid=os.getpid(),
-        interface="lo",
-        rate_bps=0,
-        queue_bytes=0,
-        **nowhere,
-    )
+    host = HostInfo(name="lo", address="127.0.0.1", mac="", pid=os.getpid(), interface="lo")
     listener = socket.create_server(("127.0.0.1", 46999))
     target = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     target.bind(("127.0.0.1", 47000))

@@ -71,10 +71,6 @@ LATE = "kind: delay, delay_s: 0.01, rounds: [1]"
         ("kind: delay, rounds: [1]", "changes nothing; give delay_s, jitter_s or both"),
         (f"{LATE}, jitter_s: 0.02", "jitter_s: 0.02; valid: up to 0.01, the delay_s"),
         (
-            "kind: delay, rounds: [1], jitter_s: 0.02",
-            "impairments.0.jitter_s: 0.02; valid: up to 0, the delay_s",
-        ),
-        (
             f"{LATE}}}, {{kind: trace, rounds: [1], length_s: 1, changes: {{t_s: [0], "
             "delay_s: [0.1], loss: [0.5]}",
             "both set delay_s at server in the gather of round 1",

@@ -449,7 +449,8 @@ def over_datagrams(rank):
     # A protocol that compresses: the hook would be given less than all, and collectives are not.
     settings = Settings("compressed", rate_bps=1e9, chunk_bytes=1440, leave_out=leave_out)
     group = dist.new_group(backend="bounded", pg_options=settings)
-    wrong, owners, numbers = 0, [], {}
+    wrong, owners = 0, []
+    numbers: dict[int, int] = {}
     for size in (10, 10, 10, 100_000):
         everyone = [drawn([size], other)[0] for other in range(3)]
         total, own = everyone[rank].clone(), everyone[rank].clone()

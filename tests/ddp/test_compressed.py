@@ -8,7 +8,6 @@ import torch
 
 from testbed.ddp import BoundedLoss, InputError
 from testbed.ddp.exchange import shard
-from testbed.ddp.settings import Settings
 from testbed.transport import preset
 from tests.ddp.ranks import (
     Ledger,
@@ -135,18 +134,6 @@ def test_late_ranks_get_the_same_part_of_the_mean_and_owe_their_gradient(culprit
 def test_what_nobody_would_add_later_is_refused(settings, line):
     with pytest.raises(InputError, match=line):
         BoundedLoss(preset("none", keep=KEEP, codec="int4"), rate_bps=1e9, **settings)
-
-
-def test_the_environment_names_a_codec_and_a_part(monkeypatch):
-    monkeypatch.setenv("BOUNDED_LOSS", '{"protocol": "none", "codec": "int4", "keep": 0.5}')
-    protocol = Settings(mode="local").protocol_config
-    assert (protocol.name, protocol.codec, protocol.keep) == ("none", "int4", 0.5)
-    monkeypatch.setenv("BOUNDED_LOSS", '{"codec": "int3"}')
-    with pytest.raises(InputError, match=r"codec: .*int3.*int4"):
-        Settings(mode="local")
-    monkeypatch.setenv("BOUNDED_LOSS", '{"codec": "int4", "chunk_bytes": 4}')
-    with pytest.raises(InputError, match="chunk_bytes is 4, in which int4 puts no element"):
-        Settings(mode="local")
 
 
 def chunk_sizes(_):

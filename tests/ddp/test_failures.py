@@ -15,7 +15,7 @@ from testbed.ddp import BoundedLoss, InputError, PeerLost, meeting
 from testbed.ddp.meeting import Rendezvous
 from testbed.ddp.settings import Settings
 from tests.ddp import ranks
-from tests.ddp.ranks import drawn, exchange, last, launch, store_apart, values, wrapped
+from tests.ddp.ranks import drawn, exchange, last, launch, store_apart, values
 
 SIZES = (50_000, 20_000)
 PARAMETERS = [torch.zeros(size) for size in SIZES]
@@ -66,26 +66,6 @@ def test_a_rank_that_dies_or_stands_still_ends_all_with_its_name(
         assert took_s < within_s
         if not at_step:
             assert text.endswith(": did not come to step 0, bucket 0 within 3 s")
-
-
-def trains(rank):
-    """Rank 1 is killed between two steps; what the others' backward pass raises."""
-    ddp = wrapped(ranks.model())
-    state = BoundedLoss(timeout_s=20)
-    ddp.register_comm_hook(state, state.hook)
-    ranks.train(ddp, 4, rank)
-    if rank == 1:
-        ranks.die()
-    try:
-        ranks.train(ddp, 1000, rank)
-    except Exception as error:
-        return type(error).__name__, str(error).partition(":")[0]
-
-
-def test_the_backward_pass_raises_the_name_of_a_killed_rank():
-    for outcome in launch(trains, 3, killed=[1]).values():
-        assert not outcome.error
-        assert outcome.value == ("PeerLost", "lost rank 1")
 
 
 def alone(rank):

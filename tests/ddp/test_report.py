@@ -171,7 +171,6 @@ def test_steps_of_pytorchs_hooks_are_rounds_without_legs(tmp_path):
                 assert step.wait_s > 0
                 assert step.carried_by == "process group"
                 assert sum(bucket.elements for bucket in step.buckets) == elements
-                assert all(4 * bucket.elements == bucket.gradient_bytes for bucket in step.buckets)
 
 
 def test_elsewhere_nothing_is_logged_and_a_second_exchange_neither(tmp_path, monkeypatch):

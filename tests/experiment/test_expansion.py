@@ -92,7 +92,6 @@ def test_every_experiment_that_comes_with_the_lab_is_valid():
     ("arm", "message"),
     [
         ({"protocol": "top-k", "keep": 0}, "arms.x.keep: 0; valid: above 0, up to"),
-        ({"protocol": "dblp", "keep": 1.5}, "arms.x.keep: 1.5; valid: above 0, up to"),
         ({"protocol": "one-bit", "codec": "bits"}, "codec: unknown codec 'bits'; valid: float32, "),
         (
             {"protocol": "dblp", "keep": 0.25, "filling": "rescale"},

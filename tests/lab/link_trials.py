@@ -21,6 +21,7 @@ from testbed.lab.openvswitch import OpenVSwitch
 from testbed.shared import dscp
 from testbed.shared.messages import Messages
 from testbed.transport.net.udp import SO_RCVBUFFORCE
+from tests.own_network import queue_statistics
 
 RATE_BPS, QUEUE_BYTES = 100_000_000, 150_000
 _DRAINED_WITHIN_S = 2.0
@@ -49,6 +50,11 @@ def switched(
     built.start()
     run(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "s1", "actions=NORMAL"])
     return built, switch
+
+
+def switch_port(built: Network, host: str) -> str:
+    """The other end of a host's link."""
+    return next(link.second.interface for link in built.info.links if link.first.node == host)
 
 
 def ping(
@@ -213,7 +219,7 @@ def changes(delay_s: float = 0.005, frame_bytes: int = 1514) -> dict[str, Any]:
         "rates": rates,
         "longest_gap_s": max(gaps_s),
         "cost_s": max(costs_s),
-        "queue": shaping.queue_statistics("near-eth0", pid=hosts["near"].pid),
+        "queue": queue_statistics("near-eth0", pid=hosts["near"].pid),
     }
 
 
@@ -250,7 +256,7 @@ def marks() -> dict[str, Any]:
     thread.join()
     (queue,) = (
         queue_statistic
-        for queue_statistic in shaping.queue_statistics(far.switch_interface)
+        for queue_statistic in queue_statistics(switch_port(built, "far"))
         if queue_statistic["kind"] == "red"
     )
     return {"marked": queue["marked"], "drops": queue["drops"]}
@@ -280,7 +286,7 @@ def classes() -> dict[str, Any]:
             received[data[0]] += 1
     queues = {
         queue_statistic["handle"]: queue_statistic
-        for queue_statistic in shaping.queue_statistics(far.switch_interface)
+        for queue_statistic in queue_statistics(switch_port(built, "far"))
     }
     return {
         "whole_batches": whole,

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from testbed.verdict.gates import OF_THE_MACHINE
 from tests.conftest import stood_still
 from tests.documentation import shown
 from tests.documentation.shown import ROOT, Block
-from tests.lab.conftest import FEW_PATHS, TIMING
+from tests.lab.conftest import FEW_PATHS, OF_THE_MACHINE, TIMING
 from tests.lab.gates import altered
 
 # A step is not tried again: it would find what it has left behind the first time.

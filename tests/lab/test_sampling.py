@@ -14,12 +14,13 @@ import pytest
 
 from analysis.data import logs
 from testbed.lab import sandbox
-from testbed.lab.kernel import namespaces, shaping
+from testbed.lab.kernel import namespaces
 from testbed.lab.network import HostInfo
 from testbed.shared.messages import Messages
 from testbed.transport.wire import DATA_PORTS
 from testbed.verdict import sampler as sampling
 from tests.lab import link_trials
+from tests.own_network import queue_statistics
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("unchanged_host")]
 RATE_BPS = 20_000_000
@@ -56,8 +57,8 @@ def in_sandbox(request: dict[str, Any], _: Messages) -> dict[str, Any]:
         noted = _transfer(hosts)
         time.sleep(0.1)
         noted |= {
-            "switch": shaping.queue_statistics(hosts["server"].switch_interface),
-            "host": shaping.queue_statistics("worker-1-eth0", pid=hosts["worker-1"].pid),
+            "switch": queue_statistics(link_trials.switch_port(built, "server")),
+            "host": queue_statistics("worker-1-eth0", pid=hosts["worker-1"].pid),
         }
         time.sleep(0.05)
     return noted

@@ -22,7 +22,6 @@ from testbed.lab.kernel.shaping import (
     changed_settings,
     in_force,
     queue_of,
-    queue_statistics,
     rate_message,
     shape_all,
 )
@@ -32,6 +31,7 @@ from testbed.verdict.gates import Gate
 from testbed.verdict.link_changes import LinkChanges
 from testbed.verdict.link_settings import SettingsReader, differing
 from tests.lab_unit.test_netlink import elsewhere
+from tests.own_network import queue_statistics
 from tests.verdict.evidence_of_gates import gate_of
 
 __all__ = ["elsewhere"]

@@ -168,12 +168,9 @@ def build(classes, input_shape): return Model()
 
 FAULTS: dict[str, tuple[Any, str, str]] = {
     "rate negative": (congestion, rate("-1e6"), "Mine.rate_bps is -1000000.0; expected bit/s"),
-    "rate NaN": (congestion, rate("math.nan"), "Mine.rate_bps is nan"),
     "feedback raises": (congestion, feedback("raise RuntimeError('my bug')"), "Error: my bug"),
     "order short": (order, permutation("np.arange(3)"), "of shape (3,) and type int64; expected"),
-    "order twice": (order, permutation("np.zeros(context.layout.chunk_count, int)"), "once"),
     "repair beyond": (repair, sends("np.array([10**6])"), "from 0 to 99"),
-    "repair gives nothing": (repair, sends("np.empty(0, int)"), "Half.upcoming returned ndarray"),
     "filling returns": (filling, fills("return out"), "Mine.estimate_mean returned ndarray of sh"),
     "filling raises in numpy": (filling, fills("np.ones(3) + np.ones(4)"), "ValueError: operands"),
     "payload short": (filling, remembers("gradient[1:]"), "Memory.payload returned ndarray of sh"),

@@ -1,4 +1,4 @@
-"""Trains over networks fare as single datagrams do, and every one of these is somewhere."""
+"""Trains over networks fare as single datagrams do."""
 
 import functools
 import heapq
@@ -66,32 +66,21 @@ class SlowNetwork:
     def __init__(self):
         # By source and number: when it came out of its last link.
         self.came: dict[tuple[int, int], float] = {}
-        self.offered = 0  # so many have come to their first link
         self._heap: list[Any] = []
         self._tie = itertools.count()
 
     def send(self, at_s, source, number, size, links):
         """At the same time and place, the lowest source goes first."""
-        heapq.heappush(self._heap, (at_s, source, next(self._tie), number, size, links, True))
+        heapq.heappush(self._heap, (at_s, source, next(self._tie), number, size, links))
 
-    def run(self, until_s):
-        """All that happens by then."""
-        while self._heap and self._heap[0][0] <= until_s:
-            at_s, source, _, number, size, links, first = heapq.heappop(self._heap)
-            self.offered += first
+    def run(self):
+        while self._heap:
+            at_s, source, _, number, size, links = heapq.heappop(self._heap)
             if not links:
                 self.came[source, number] = at_s
             elif (out_s := links[0].enter(at_s, size)) is not None:
-                entry = (out_s, source, next(self._tie), number, size, links[1:], False)
+                entry = (out_s, source, next(self._tie), number, size, links[1:])
                 heapq.heappush(self._heap, entry)
-
-    @property
-    def next_s(self):
-        return self._heap[0][0] if self._heap else None
-
-    @property
-    def under_way(self):
-        return sum(not first for *_, first in self._heap)
 
 
 _SOURCES, _DATAGRAMS = 5, 30
@@ -141,7 +130,7 @@ class Fast:
     def __init__(self, drawn, length):
         self.simulation = Simulation()
         self.links = [Link(self.simulation, **link) for link in drawn.links]
-        self._out: dict[tuple[int, int], float] = {}
+        self.came: dict[tuple[int, int], float] = {}
         for source, times_s in enumerate(drawn.times_s):
             path = [self.links[place] for place in drawn.paths[source]]
             for first in range(0, len(times_s), length):
@@ -156,11 +145,7 @@ class Fast:
 
     def _deliver(self, source, first, train):
         for number, time_s in zip(train.index.tolist(), train.times_s.tolist(), strict=True):
-            self._out[source, first + number] = time_s
-
-    def came(self, now_s):
-        """It returns what has come out by now; the times of others may be known ahead."""
-        return {who: time_s for who, time_s in self._out.items() if time_s <= now_s}
+            self.came[source, first + number] = time_s
 
 
 def slow(drawn):
@@ -173,45 +158,17 @@ def slow(drawn):
     return network, links
 
 
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_at_every_event_each_datagram_has_come_or_is_lost_or_queued_or_under_way(seed, whole):
-    drawn = draw(seed, whole=whole)
-    network, links = slow(drawn)
-    fast = Fast(drawn, length=1)
-    horizons = 0
-    while (now_s := network.next_s) is not None:
-        network.run(now_s)
-        fast.simulation.at(now_s, lambda: None)  # so that its clock comes that far
-        fast.simulation.run(until_s=now_s)
-        for one, two in zip(fast.links, links, strict=True):
-            queued_bytes = one.queued_bytes  # first: it serves
-            counts = {"sent": one.sent, "dropped": one.dropped, "lost": one.lost}
-            assert counts == {key: two.counts[key] for key in counts}
-            assert queued_bytes == pytest.approx(two.queued_bytes(now_s), abs=1e-6)
-        came = fast.came(now_s)
-        assert came.keys() == network.came.keys()
-        own = fast.links[:_SOURCES]
-        assert sum(link.sent for link in own) == network.offered
-        gone = sum(link.dropped + link.lost for link in fast.links)
-        assert network.offered == len(came) + gone + network.under_way
-        horizons += 1
-    assert horizons > _DATAGRAMS
-    assert sum(link.dropped for link in fast.links) > 5
-    assert len(came) + gone == _SOURCES * _DATAGRAMS
-
-
-@pytest.mark.parametrize("length", [7, _DATAGRAMS])
+@pytest.mark.parametrize("length", [1, 7, _DATAGRAMS])
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_trains_fare_as_single_datagrams(seed, whole, length):
     drawn = draw(seed, whole=whole)
     network, links = slow(drawn)
-    network.run(math.inf)
+    network.run()
     fast = Fast(drawn, length)
     fast.simulation.run()
-    came = fast.came(math.inf)
-    assert came.keys() == network.came.keys()
-    for who, time_s in came.items():
+    assert fast.came.keys() == network.came.keys()
+    for who, time_s in fast.came.items():
         assert time_s == pytest.approx(network.came[who], abs=1e-9)
-    assert [link.dropped for link in fast.links] == [link.counts["dropped"] for link in links]
+    for one, two in zip(fast.links, links, strict=True):
+        assert two.counts == Counter(sent=one.sent, dropped=one.dropped, lost=one.lost)

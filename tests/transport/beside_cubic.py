@@ -1,4 +1,4 @@
-"""A flow of CUBIC beside one of ours in virtual time: `python -m tests.transport.beside_cubic`.
+"""A flow of CUBIC beside one of ours in virtual time.
 
 The rival shares no code with our controls: RFC 9438 with an ACK for each segment, clocked by ACKs
 and not paced, and RFC 9002's numbering, so that a segment that is sent again is a new one.
@@ -8,13 +8,12 @@ import functools
 import itertools
 import math
 import random
-import sys
 
 import numpy as np
 
 from testbed.simulate.engine import Simulation
 from testbed.simulate.link import Batch, Link, Train, depart
-from tests.transport.test_congestion_goals import CONTROLS, SIZE, TransferFlow, payload_of
+from tests.transport.test_congestion_goals import SIZE, TransferFlow, payload_of
 
 _BETA, _C = 0.7, 0.4
 _ALPHA = 3 * (1 - _BETA) / (1 + _BETA)
@@ -158,17 +157,3 @@ def share(
         mine, its = mine + ours.delivered - before[0], its + rival.delivered - before[1]
     assert (mine + its) * SIZE * 4 > 0.8 * rate_bps * (until_s - 4)
     return mine / (mine + its)
-
-
-def main() -> None:
-    """Prints a line for each control: the shares at queues of half, one and two products."""
-    controls = sys.argv[1:] or ["rival", *CONTROLS]
-    for control in controls:
-        for rate_bps, rtt_s in ((10e6, 0.02), (20e6, 0.01)):
-            shares = [share(control, rate_bps=rate_bps, rtt_s=rtt_s, queue=q) for q in (0.5, 1, 2)]
-            values = " ".join(f"{value:.2f}" for value in shares)
-            print(f"{control:7} {rate_bps / 1e6:g} Mbit/s {rtt_s * 1e3:g} ms  {values}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

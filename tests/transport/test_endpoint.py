@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from testbed.transport import PayloadLayout, TransportError, open_endpoint, preset
+from testbed.transport import PayloadLayout, TransportError, open_endpoint
 from testbed.transport.net.addresses import resolve
 from testbed.transport.net.carriers import open_data_sockets
 from tests.transport.loopback import both, carry, in_thread, joined, run_all, site, udp_of
@@ -43,27 +43,6 @@ def test_both_legs_deliver_every_byte(protocol, elements):
     assert 0 <= sent.duration_s < 5
     assert got.control_bytes > 0
     assert (sent.passes is None) == (protocol.carrier == "tcp")
-
-
-def test_a_tolerant_receiver_stops_early_and_tells_what_it_has():
-    place = site(preset("dblp"), layout=PayloadLayout([("w", 364 * 500)]), rate_bps=50e6)
-    rule = place.protocol.gather.stop_rule(critical=False)
-    payload = random_payload(place.layout)
-
-    def server(endpoint):
-        buffer = place.layout.new_buffer()
-        return buffer, endpoint.receive(0, rule, {"worker-1": buffer})["worker-1"]
-
-    (buffer, got), [sent] = run_all(
-        place, server, lambda endpoint, index: endpoint.send(0, {"server": payload})["server"]
-    )
-    assert 296 <= got.chunks_received < 450
-    assert int(got.received.sum()) == got.chunks_received
-    rows = place.layout.rows(buffer)
-    assert np.array_equal(rows[got.received], place.layout.rows(payload)[got.received])
-    assert not rows[~got.received].any()
-    assert sent.chunks_sent < 500
-    assert sent.passes == 1
 
 
 def test_a_socket_that_is_full_again_and_again_delays_and_loses_nothing():

@@ -1,6 +1,5 @@
 """Selection: the part `keep` of a payload's chunks is sent, those with the most energy."""
 
-import math
 from itertools import product
 
 import numpy as np
@@ -11,7 +10,6 @@ from testbed.transport.chunk_energy import MUST, Selection
 from testbed.transport.order import OrderContext, sending_order
 from testbed.transport.repair import REPAIRS
 from tests.shared.entries import every
-from tests.transport.loopback import run_all, site
 from tests.transport.virtual import (
     FixedRate,
     Network,
@@ -152,28 +150,6 @@ def test_chosen_chunks_may_come_before_they_are_asked_for():
     assert np.array_equal(
         two.layout.rows(two.into[6]), np.where(chosen[:, np.newaxis], two.layout.rows(payload), 0)
     )
-
-
-@pytest.mark.parametrize("name", ["none", "dblp-stream", "ltp"])
-def test_endpoints_carry_what_is_chosen(name):
-    protocol = preset(name, keep=0.3, gather=0.0, congestion_control="fixed")
-    place = site(protocol, workers=2, rate_bps=math.inf)
-    payload = payload_of(place.layout)
-
-    def server(endpoint):
-        return endpoint.send(1, dict.fromkeys(place.addresses, payload)).values()
-
-    def worker(endpoint, index):
-        buffer = place.layout.new_buffer()
-        return endpoint.receive(1, 0.0, {"server": buffer})["server"], buffer
-
-    sent, received = run_all(place, server, worker)
-    chosen = chosen_of(place.layout, payload, 0.3)
-    whole = np.where(chosen[:, np.newaxis], place.layout.rows(payload), 0)
-    for report, (got, buffer) in zip(sent, received, strict=True):
-        assert np.array_equal(got.received, chosen)
-        assert np.array_equal(report.received, chosen)
-        assert np.array_equal(place.layout.rows(buffer), whole)
 
 
 def test_a_peer_that_sends_other_chunks_than_it_agreed_to_ends_its_transfer_and_no_more():

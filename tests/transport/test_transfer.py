@@ -81,9 +81,7 @@ def asking_sender(**settings):
     ("message", "named"),
     [
         (ControlMessage(MessageType.PROBE, 6), "PROBE is not allowed at a sender"),
-        (ControlMessage(MessageType.BITMAP, 6, b"\2"), "form 2 in 1 bytes"),
         (bitmap(*range(10)), "without a gap"),
-        (bitmap(3, 10), "chunk 10, beyond the last of 10"),
     ],
 )
 def test_senseless_messages_to_a_sender_are_protocol_errors(message, named):

@@ -144,11 +144,6 @@ def host(name: str, pid: int, number: int = 1) -> HostInfo:
         mac=f"00:00:00:00:00:0{number}",
         pid=pid,
         interface=f"{name}-eth0",
-        switch="s1",
-        switch_port=number,
-        switch_interface=f"s1-eth{number}",
-        rate_bps=100_000_000,
-        queue_bytes=150_000,
     )
 
 

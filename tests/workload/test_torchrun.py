@@ -172,7 +172,6 @@ WRONG_WORKLOADS: dict[str, dict[str, Any]] = {
     "script: trian.py: no such file; looked in ...": {"script": "trian.py"},
     "script: this key is missing": {},
     "script: 'train'; valid: the path of a file that ends in .py": {"script": "train"},
-    "hostss: unknown key; valid: ...; did you mean 'hosts'?": {**WORKLOAD, "hostss": []},
     "args: ...no shell reads this, so '>' would be an argument; ...": {
         **WORKLOAD,
         "args": "--a > log",
@@ -209,12 +208,6 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
         "protocol": "none",
         "mode": "bounded",
     },
-    "rank: protocol 'none' has no such key; valid: ...": {
-        "hook": "fp16_compress",
-        "backend": "bounded",
-        "protocol": "none",
-        "rank": 2,
-    },
     "protocol: hook 'powerSGD' has no such key; valid: ..., backend": {
         "hook": "powerSGD",
         "protocol": "none",
@@ -228,9 +221,7 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
     "...low...3...": {"protocol": "dblp", "low": 3},
     "late_share: 1.5: must be a number from 0 to 1": {"late_share": 1.5},
     "min_ranks: 4: valid: 1 to 3, the number of ranks": {"min_ranks": 4, "collective": "server"},
-    "min_ranks: hook 'gloo' has no such key; ...": {"hook": "gloo", "min_ranks": 2},
     "low: unknown key without a protocol; valid: ...protocol...": {"low": 0.1},
-    "rank: unknown key without a protocol; valid: ...protocol...": {"rank": 4},
 }
 
 

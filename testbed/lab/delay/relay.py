@@ -159,7 +159,9 @@ class Punctuality:
 
     def _worse_stretch(self) -> dict[str, Any]:
         """Return the present stretch, or the worst one so far if that was later."""
-        late_p99_s = _p99_s(self._counts, self._latest_ns)
+        rank = int(np.searchsorted(np.cumsum(self._counts), 0.99 * int(self._counts.sum())))
+        end_ns = (rank + 1) * _BIN_NS if rank < _BINS - 1 else math.inf  # of its bin
+        late_p99_s = min(end_ns, self._latest_ns) / 1e9
         if self._worst is not None and self._worst["late_p99_s"] >= late_p99_s:
             return self._worst
         link, sender = self._directions[self._latest_number]
@@ -209,12 +211,6 @@ class Punctuality:
 def _seconds(time_ns: float) -> float | None:
     """Convert a time to seconds; None where there was nothing to measure."""
     return float(time_ns) / 1e9 if math.isfinite(time_ns) else None
-
-
-def _p99_s(counts: NDArray[np.int64], max_ns: int) -> float:
-    rank = int(np.searchsorted(np.cumsum(counts), 0.99 * int(counts.sum())))
-    # The last bin has no upper end.
-    return (max_ns if rank == _BINS - 1 else min((rank + 1) * _BIN_NS, max_ns)) / 1e9
 
 
 class _Timer:

@@ -23,6 +23,7 @@ HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, por
 
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER, _NUMBER_AT = struct.Struct("=I"), 8  # nlmsg_seq, within a header
+_TIMEOUT_S = 1  # no answer of the kernel takes so long
 _RECEIVE_BYTES = 1 << 16  # the kernel sends at most half of that at a time
 _SOL_NETLINK, _JOIN, _CAP_ACK, _EXT_ACK = 270, 1, 10, 11
 _CHANGED_QUEUES = 4  # RTNLGRP_TC
@@ -45,13 +46,13 @@ class Socket(socket.socket):
     stale_answers = 0
 
 
-def connect(protocol: int, pid: int | None = None, *, timeout_s: int = 1) -> Socket:
+def connect(protocol: int, pid: int | None = None) -> Socket:
     """Open a netlink socket in the network namespace of process `pid` (None: the present one)."""
     with entered(pid):
         opened = Socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
     opened.bind((0, 0))
     # `settimeout` would cost another system call at every read.
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", timeout_s, 0))
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _TIMEOUT_S, 0))
     for option in (_EXT_ACK, _CAP_ACK):  # refusals say why, and do not repeat the request
         opened.setsockopt(_SOL_NETLINK, option, 1)
     return opened

@@ -5,7 +5,6 @@ Or two FIFOs: one for protected datagrams (`testbed.shared.dscp`), served first,
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -155,18 +154,6 @@ def mark(interface: str, link: LinkShape, *, pid: int | None, verb: str = "repla
                 "ecn-marking: this kernel has no RED, which ecn_threshold_bytes needs"
             ) from None
         raise
-
-
-def queue_statistics(
-    interface: str | None = None, *, pid: int | None = None
-) -> list[dict[str, Any]]:
-    """Read the kernel's counters of every queueing discipline, as `tc -s -j` has them."""
-    of_one = [] if interface is None else ["dev", interface]
-    text = run([*inside(pid), "tc", "-s", "-j", "qdisc", "show", *of_one])
-    try:
-        return list(json.loads(text))
-    except ValueError as error:
-        raise CommandError(f"tc printed no JSON for {interface}: {text[:80]!r}") from error
 
 
 # What the kernel says of it

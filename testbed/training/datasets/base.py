@@ -77,7 +77,6 @@ def numbers(stored: NDArray[Any]) -> Examples:
 class Task:
     """A kind of learning; `metric` is what an evaluation gives, and its key in event logs."""
 
-    name: Literal["classification", "language-modelling"]
     inputs: Literal["images", "tokens", "words"]
     metric: Literal["accuracy", "perplexity"]
 
@@ -117,9 +116,9 @@ class Task:
             return math.inf
 
 
-CLASSIFICATION = Task("classification", "images", "accuracy")
-OF_WORDS = Task("classification", "words", "accuracy")
-LANGUAGE_MODELLING = Task("language-modelling", "tokens", "perplexity")
+CLASSIFICATION = Task("images", "accuracy")
+OF_WORDS = Task("words", "accuracy")
+LANGUAGE_MODELLING = Task("tokens", "perplexity")
 
 
 @dataclass(frozen=True, kw_only=True)
