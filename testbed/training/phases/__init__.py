@@ -1,7 +1,7 @@
 """Phase detectors: when is training critical, so that little loss is tolerated?
 
-To add one: a class in `detectors` and a line in `DETECTORS`; or a file of your own,
-`phases: {detector: ./mine.py}`. Imports numpy, pydantic and `testbed.shared`.
+`base` has the interface. To add one: a class in `detectors` and a line in `DETECTORS`; or a file of
+your own, `phases: {detector: ./mine.py}`. Imports numpy, pydantic and `testbed.shared`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import Annotated
 from testbed.shared.named_sections import OneOf
 from testbed.shared.registry import Registry
 from testbed.training.detector import Detector, Observation
+from testbed.training.phases.base import DetectorParameters, observe
 from testbed.training.phases.detectors import (
     AlwaysCritical,
-    DetectorParameters,
     GradientNormPhases,
     NeverCritical,
     SchedulePhases,
-    observe,
 )
 
 DETECTORS: Registry[DetectorParameters] = Registry(
