@@ -335,8 +335,9 @@ def test_whatever_datagrams_say_nothing_breaks_and_what_is_kept_is_bounded(built
 # Whole transfers.
 
 
-def test_a_lost_stop_is_said_again_to_whoever_asks():
-    two = Two(control_datagrams=True, chunks=5)
+@pytest.mark.parametrize("repair", ["passes", "streaming", "selective"])
+def test_a_lost_stop_is_said_again_to_whoever_asks(repair):
+    two = Two(control_datagrams=True, chunks=5, repair=repair)
     said = []
 
     def lose_the_first():
