@@ -29,8 +29,8 @@ MOST_TCP_BYTES = HEAD_BYTES + _TCP_PIECE_BYTES
 _MOST_KEPT_BYTES = 16 << 20
 # What asks for no reply is acknowledged so late, unless something goes before; then it goes again
 # after so long and two replies' time. Whoever needs it sooner asks.
-ACK_DELAY_S = 0.2
-_SLOW_S = 0.25
+ACK_DELAY_S = 0.025
+_SLOW_S = 0.05
 # What asks goes again, in up to twice as many copies, where a reply takes longer than others, which
 # also wait for a busy peer: their mean, four mean deviations and this (RFC 9002, section 6.2.1; the
 # pause stays the same, since the message has to get through a burst), up to the longest, or to the
@@ -205,9 +205,9 @@ class DatagramStream:
             return []
         begin, flags = self._next, _ASKS if self._next < self._urgent else 0
         again = self._again_s <= now_s
-        if self._reply_due and begin == self._written and self._needed > self._from:
-            # It asks again for what is under way, or crossed it; that may be lost.
-            begin, flags = self._from, _AGAIN
+        due = self._reply_due and now_s >= self._repeated_s + _AGAIN_S  # a flood gets no more
+        if due and begin == self._written and self._needed > self._from:  # which may be lost
+            begin, flags, self._repeated_s = self._from, _AGAIN, now_s
         if again or self._lost or self._peer_repeats:
             begin, flags = self._from, _AGAIN | (_ASKS if again or self._lost else 0)
         if again or self._peer_repeats:  # of so many datagrams few arrive
