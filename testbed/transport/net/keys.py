@@ -6,6 +6,7 @@ writes NAME.key and NAME.crt for each name. A host needs its own two files and t
 peers: a worker the server's, the server all workers'. Nobody else may read a .key file.
 """
 
+import argparse
 import functools
 import os
 import subprocess
@@ -81,12 +82,18 @@ def show(directory: Path, names: Sequence[str]) -> None:
 
 
 def main() -> int:
-    directory, *names = sys.argv[1:] or [""]
-    if not names or directory.startswith("-"):
-        print(__doc__)
-        return 0 if directory == "--help" else 2
+    parser = argparse.ArgumentParser(
+        prog="python -m testbed.transport.net.keys",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="folder for the files")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="+", help="a side's name: server, or a worker's"
+    )
+    arguments = parser.parse_args()
     try:
-        show(Path(directory), names)
+        show(arguments.directory, arguments.names)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
