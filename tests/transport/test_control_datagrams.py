@@ -20,12 +20,14 @@ from testbed.transport.control_datagrams import (
 from testbed.transport.errors import ProtocolError
 from testbed.transport.events import Announced
 from testbed.transport.messages import PASS, ControlMessage, MessageType
+from testbed.transport.tolerance import FractionRule
 from tests.transport import virtual
 from tests.transport.virtual import DELAY_S, Two, ended, reports
 
 SESSION = 7
 FIRST_PATIENCE_S = 0.022  # before the first reply
 STEP_S = 1e-3
+BURST_S = 0.1
 
 
 class Side:
@@ -351,6 +353,61 @@ def test_a_lost_stop_is_said_again_to_whoever_asks(repair):
     # One way for the data, and then the PROBE goes again after its patience.
     assert reports(two.worker)[0].ended_s < 2 * DELAY_S + FIRST_PATIENCE_S + 2 * DELAY_S
     assert len(said) >= 2
+
+
+class Round:
+    """A gather of five chunks and a broadcast; in a burst all datagrams may be lost or doubled."""
+
+    def __init__(self, repair, skew_s, seed):
+        self.two = Two(
+            control_datagrams=True, chunks=5, chunk_bytes=1440, repair=repair, delay_s=5e-4
+        )
+        self.skew_s, self.burst_s, self.chance = skew_s, -math.inf, random.Random(seed)
+        for peer in (self.two.worker, self.two.server):
+            peer.fate = lambda frame: None if self._is_lost() else frame
+            peer.control_fate = lambda: (
+                [] if self._is_lost() else [0.0] * self.chance.choice([1, 2])
+            )
+
+    def _is_lost(self):
+        now_s = self.two.simulation.now_s
+        return self.burst_s <= now_s < self.burst_s + BURST_S and self.chance.random() < 0.9
+
+    def broadcast(self, number):
+        two, now_s = self.two, self.two.simulation.now_s
+        two.server.connection.post_send(number, two.sent[number - 1], now_s)
+        two.server.work()
+        into = two.layout.new_buffer()
+        later_s = now_s + self.chance.uniform(0, self.skew_s)
+        two.simulation.at(later_s, lambda: self.expect(number, into))
+
+    def expect(self, number, into):
+        two = self.two
+        two.worker.connection.post_receive(number, FractionRule(0.0), into, two.simulation.now_s)
+        two.worker.work()
+
+    def took_s(self, number):
+        two, simulation = self.two, self.two.simulation
+        began_s = simulation.now_s
+        self.burst_s = began_s + self.chance.uniform(-2e-3, 4e-3)
+        two.send(number)
+        simulation.at(began_s + self.chance.uniform(0, self.skew_s), lambda: two.receive(number))
+        simulation.run(done=lambda: number in ended(two.server), limit=100_000)
+        self.broadcast(number + 1)
+        both = (two.worker, two.server)
+        simulation.run(done=lambda: all(number + 1 in ended(it) for it in both), limit=100_000)
+        took_s = simulation.now_s - began_s
+        simulation.run(until_s=simulation.now_s + 0.3, limit=100_000)
+        return took_s
+
+
+@pytest.mark.parametrize("skew_s", [0.0, 4e-3])
+@pytest.mark.parametrize("repair", ["passes", "streaming", "selective"])
+def test_what_a_burst_hits_ends_soon_after_it(repair, skew_s):
+    rounds = Round(repair, skew_s, seed=5)
+    took_s = [rounds.took_s(number) for number in range(0, 80, 2)]
+    assert max(took_s) < 2 * BURST_S
+    assert rounds.two.intact == list(range(0, 80, 2))
 
 
 def test_messages_of_each_kind_reach_the_other_side_over_tcp_where_no_datagram_does():
