@@ -152,8 +152,8 @@ def _rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-# Of an experiment: what the tables of its sweep show where it is not how many times longer than
-# the reference arm rounds took that were hit: ratios of other metrics, or the arms' own values.
+# Of an experiment: what its tables show where it is not the usual metrics or, of a sweep, how many
+# times longer than the reference arm rounds took that were hit: other ratios, or the arms' values.
 _EXPERIMENTS = {line["experiment"]: line for line in _rows("pages.csv")}
 _DOCUMENTS = ("README.md", "docs/**/*.md", f"{RESULTS}/README.md")
 _COMPARED_METRICS = (
@@ -353,15 +353,15 @@ def _list(folders: list[Path]) -> Table:
 
 
 def _tables(summary: dict[str, Any], shown_by_arm: Sequence[str]) -> list[Table]:
-    if not points(summary):
-        return [main_table(summary, shown=shown_by_arm, with_runs=False)]
     chosen = _EXPERIMENTS.get(summary["experiment"], {"values": "", "ratios": ""})
-    if chosen["values"]:
-        return metric_tables(summary, only=chosen["values"].split())
-    # Limits stand beside the gather's ratio.
+    values = chosen["values"].split()
+    if not points(summary):
+        return [main_table(summary, shown=values or shown_by_arm, with_runs=False)]
+    if values:
+        return metric_tables(summary, only=values)
     limited = any(point["limits"] for point in points(summary))
-    shown = [bounded_metric(summary) if limited else ALL_BURSTS]
-    return point_tables(summary, only=chosen["ratios"].split() or shown)
+    usual = bounded_metric(summary) if limited else ALL_BURSTS  # limits stand beside the gather's
+    return point_tables(summary, only=chosen["ratios"].split() or [usual])
 
 
 def _bare(table: Table) -> str:

@@ -10,7 +10,7 @@ import polars as pl
 
 from analysis.data.load import Results
 from analysis.data.metrics import TASK_METRICS, describe, in_table
-from analysis.formatting import PERCENT, Unit, joined, metric_unit, number
+from analysis.formatting import DASH, PERCENT, Unit, joined, metric_unit, number
 from analysis.statistics import ENOUGH_SEEDS, Estimate
 from analysis.summary import lookup
 from analysis.summary.lookup import entry, factors_text, is_of_several_tasks, of_programs, points
@@ -161,9 +161,10 @@ def _metric_table(summary: dict[str, Any], name: str) -> Table:
                 cells.append(missing(detail=f"not measured, n = {n_runs}"))
             else:
                 cells.append(measured(estimate, unit))
-            record = {**part["factors"], "arm": arm, "metric": name, "unit": describe(name).unit}
-            records.append(record | estimate.as_json())
-        rows.append(row(factors_text(part["factors"]), *cells))
+            record = {"arm": arm, "metric": name, "unit": describe(name).unit}
+            records.append(part["factors"] | record | estimate.as_json())
+        if any(cell.text != DASH for cell in cells):
+            rows.append(row(factors_text(part["factors"]), *cells))
     table = Table(
         title=f"{summary['experiment']}: {label}, by point of the sweep",
         columns=["Point", *arms],
