@@ -377,12 +377,11 @@ class Round:
         two, now_s = self.two, self.two.simulation.now_s
         two.server.connection.post_send(number, two.sent[number - 1], now_s)
         two.server.work()
-        into = two.layout.new_buffer()
         later_s = now_s + self.chance.uniform(0, self.skew_s)
-        two.simulation.at(later_s, lambda: self.expect(number, into))
+        two.simulation.at(later_s, lambda: self.expect(number))
 
-    def expect(self, number, into):
-        two = self.two
+    def expect(self, number):
+        two, into = self.two, self.two.layout.new_buffer()
         two.worker.connection.post_receive(number, FractionRule(0.0), into, two.simulation.now_s)
         two.worker.work()
 
