@@ -37,7 +37,14 @@ from testbed.transport.net.addresses import largest_chunk_bytes
 from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.presets import REGISTRIES
 from testbed.verdict.gates import Limits
-from testbed.workload.settings import AnyArm, BuiltIn, Name, Programs, ProgramsArm
+from testbed.workload.settings import (
+    TCP_RTO_MIN_S,
+    AnyArm,
+    BuiltIn,
+    Name,
+    Programs,
+    ProgramsArm,
+)
 from testbed.workload.torchrun import FIRST_WITH_LEGS, AnyWorkload, Torchrun, TorchrunArm
 
 ArmName = Annotated[
@@ -106,14 +113,7 @@ class Transport(Section):
     peer_timeout_s: float = Field(
         default=30.0, gt=0, description="a peer that is silent for so long counts as lost"
     )
-    tcp_rto_min_s: float | None = optional(
-        "the least time after which the hosts' kernel TCP sends again; its windows then stay over "
-        "idle times; none: Linux' 0.2 s",
-        ge=0.001,
-        le=10,
-        # Without it, runs have the keys that they had before there was this key.
-        exclude_if=lambda value: value is None,
-    )
+    tcp_rto_min_s: float | None = TCP_RTO_MIN_S
 
     @field_validator("chunk_bytes")
     @classmethod

@@ -47,8 +47,9 @@ def lacking(
     else:
         protocol = config["protocol"]
         controls = {protocol["congestion_control"]} if protocol["carrier"] == "tcp" else set()
-        if "tcp_rto_min_s" in config["transport"] and not LEAST_TIMEOUT.exists():
-            return f"transport.tcp_rto_min_s needs Linux 6.11, and here is no {LEAST_TIMEOUT}"
+    section = config.get("workload") or config["transport"]
+    if "tcp_rto_min_s" in section and not LEAST_TIMEOUT.exists():
+        return f"tcp_rto_min_s needs Linux 6.11, and here is no {LEAST_TIMEOUT}"
     here = available_congestion_controls()
     if here and (absent := sorted(controls - {None, *here})):
         return (

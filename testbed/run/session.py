@@ -95,6 +95,7 @@ class LabSession:
         topology = topologies.build(parameters)
         places = Places.of(topology, topology.hosts())
         entries = list(map(impairments.read, self.config["impairments"]))
+        settings = self.config.get("workload") or self.config.get("transport", {})
         for ends, delay_s in places.delays(entries).items():
             topology.linkInfo(*ends)["most_delay_s"] = delay_s
         self.network = Network(
@@ -104,7 +105,7 @@ class LabSession:
             delayed_by=parameters.delayed_by,
             datapath=self.switch.datapath,
             data_ports=data_ports,
-            tcp_rto_min_s=self.config.get("transport", {}).get("tcp_rto_min_s"),
+            tcp_rto_min_s=settings.get("tcp_rto_min_s"),
             seed=self.config["seed"],
             adjustable=self.config.get("adjustable", False),
         )

@@ -26,6 +26,7 @@ from testbed.transport.wire import DATA_PORTS
 from testbed.workload.settings import (
     LAB_PYTHON,
     TARGET,
+    TCP_RTO_MIN_S,
     AnyArm,
     Arguments,
     BuiltIn,
@@ -156,6 +157,7 @@ class TorchrunArm(AnyArm):
     congestion_control: str | None = optional(
         "of PyTorch's hooks over Gloo the kernel's, for all TCP of the hosts"
     )
+    tcp_rto_min_s: float | None = TCP_RTO_MIN_S
 
     @property
     def is_ours(self) -> bool:
@@ -175,7 +177,8 @@ class TorchrunArm(AnyArm):
     @model_validator(mode="after")
     def _keys_fit_the_hook(self) -> TorchrunArm:
         if not self._is_carried:
-            valid, words = [*_OF_ALL, *HOOKS[self.hook]], f"hook {self.hook!r} has no such key"
+            valid = [*_OF_ALL, "tcp_rto_min_s", *HOOKS[self.hook]]
+            words = f"hook {self.hook!r} has no such key"
         elif self.protocol is None and not self.is_ours:
             words = "missing, and backend needs it; valid: a preset, such as none"
             raise problems.raised([Problem(("protocol",), words, problems.MISSING)])
@@ -261,5 +264,10 @@ class TorchrunArm(AnyArm):
             for rank, host in enumerate(hosts)
         ]
         return Programs.model_validate(
-            {"programs": programs, "data_ports": data_ports, "target": workload.target}
+            {
+                "programs": programs,
+                "data_ports": data_ports,
+                "target": workload.target,
+                "tcp_rto_min_s": self.tcp_rto_min_s,
+            }
         )

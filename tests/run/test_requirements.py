@@ -35,8 +35,9 @@ def test_a_congestion_control_that_the_kernel_lacks_is_named(kernel, monkeypatch
     assert requirements.lacking(TCP, [], []) is None
     monkeypatch.setattr(requirements, "LEAST_TIMEOUT", Path("/nowhere"))
     assert requirements.lacking(TCP, [], []) is None
-    least = {**TCP, "transport": {"tcp_rto_min_s": 0.005}}
-    assert "needs Linux 6.11" in str(requirements.lacking(least, [], []))
+    of_programs = {"workload": {"programs": [], "tcp_rto_min_s": 0.005}}
+    for least in ({**TCP, "transport": {"tcp_rto_min_s": 0.005}}, of_programs):
+        assert "needs Linux 6.11" in str(requirements.lacking(least, [], []))
 
 
 def test_runs_that_are_unsupported_here_are_not_to_do(tmp_path):

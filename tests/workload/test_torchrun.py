@@ -70,6 +70,7 @@ def test_arms_swap_the_hook_and_its_settings(tmp_path: Path) -> None:
         "as-it-is": {},
         "dblp": {"protocol": "dblp", "low": 0.01, "rate_bps": "48Mbit", "mode": "bounded"},
         "gloo": {"hook": "gloo", "congestion_control": "cubic", "args": []},
+        "soon": {"hook": "gloo", "tcp_rto_min_s": "5ms"},
         "power": {"hook": "powerSGD", "rank": 4},
         "sgd-over-ours": {
             "hook": "powerSGD",
@@ -79,11 +80,14 @@ def test_arms_swap_the_hook_and_its_settings(tmp_path: Path) -> None:
             "congestion_control": "bbr",
         },
     }
-    plain, ours, gloo, power, over_ours = load(tmp_path, arms=arms)
+    plain, ours, gloo, power, over_ours, soon = load(tmp_path, arms=arms)
     assert hook_settings(plain) == OURS
     own = {"protocol": "dblp", "low": 0.01, "rate_bps": 48e6, "mode": "bounded"}
     assert hook_settings(ours) == {**OURS, **own}
     assert hook_settings(gloo) == {"hook": "gloo"}
+    # The key of a run without it is the one from before there was this.
+    timeouts = [run.config()["workload"].get("tcp_rto_min_s") for run in (gloo, soon)]
+    assert timeouts == [None, 0.005] and "tcp_rto_min_s" not in gloo.config()["workload"]
     assert hook_settings(power) == {"hook": "powerSGD", "rank": 4}
     assert hook_settings(over_ours) == {**OURS, **arms["sgd-over-ours"]}
     assert programs(gloo)[0]["run"][3:] == []
@@ -188,11 +192,16 @@ WRONG_WORKLOADS: dict[str, dict[str, Any]] = {
 }
 WRONG_ARMS: dict[str, dict[str, Any]] = {
     "hook: 'glo'; valid: ...; did you mean 'gloo'?": {"hook": "glo"},
-    "protocol: hook 'gloo' has no such key; valid: hook, args, congestion_control": {
+    "protocol: hook 'gloo' has no such key; valid: ..., tcp_rto_min_s": {
         "hook": "gloo",
         "protocol": "dblp",
     },
-    "backend: hook 'gloo' has no such key; valid: hook, args, congestion_control": {
+    "tcp_rto_min_s: protocol 'dblp' has no such key; valid: ...": {
+        "protocol": "dblp",
+        "tcp_rto_min_s": "5ms",
+    },
+    "tcp_rto_min_s: 1e-06: must be at least 0.001": {"hook": "gloo", "tcp_rto_min_s": 1e-6},
+    "backend: hook 'gloo' has no such key; valid: ...": {
         "hook": "gloo",
         "backend": "bounded",
     },
