@@ -200,7 +200,7 @@ WRONG_ARMS: dict[str, dict[str, Any]] = {
         "protocol": "dblp",
         "tcp_rto_min_s": "5ms",
     },
-    "tcp_rto_min_s: 1e-06: must be at least 0.001": {"hook": "gloo", "tcp_rto_min_s": 1e-6},
+    "tcp_rto_min_s: 1e-06: must be ... from 0.001...": {"hook": "gloo", "tcp_rto_min_s": 1e-6},
     "backend: hook 'gloo' has no such key; valid: ...": {
         "hook": "gloo",
         "backend": "bounded",
