@@ -444,14 +444,20 @@ def _answer(question: Mapping[str, str], folder: Path) -> list[Cell]:
     return row(
         Cell(text=first + sign + second, detail=detail),
         rendering.measured(estimate, unit),
-        _is_less(estimate, 1.0 if is_ratio else 0.0),
+        _is_less(estimate, is_ratio=is_ratio),
     )
 
 
-def _is_less(estimate: Estimate, than: float) -> str:
+def _is_less(estimate: Estimate, *, is_ratio: bool) -> str:
+    """Answer whether it is below no change; else name the least change that would be seen."""
     ends = estimate.values if estimate.n < ENOUGH_SEEDS else (estimate.low, estimate.high)
-    ends = [end for end in ends if end is not None]
-    answer = "yes" if max(ends) < than else "no" if min(ends) > than else "no difference shown"
+    low, high = (end([value for value in ends if value is not None]) for end in (min, max))
+    least, unit = (high - low) / 2, formatting.POINTS
+    if is_ratio:
+        least, unit = math.sqrt(high / low) - 1, formatting.Unit("%", 100, decimals=0)
+    answer = f"no difference shown; one of {formatting.number(least, unit)} {unit.symbol} would be"
+    if not low <= (unchanged := 1.0 if is_ratio else 0.0) <= high:
+        answer = "yes" if high < unchanged else "no, the opposite"
     return f"{answer} (an indication: few seeds)" if estimate.n < ENOUGH_SEEDS else answer
 
 
