@@ -455,7 +455,7 @@ def _is_less(estimate: Estimate, *, is_ratio: bool) -> str:
     least, unit = (high - low) / 2, formatting.POINTS
     if is_ratio:
         least, unit = math.sqrt(high / low) - 1, formatting.Unit("%", 100, decimals=0)
-    answer = f"no difference shown; one of {formatting.number(least, unit)} {unit.symbol} would be"
+    answer = f"no difference shown ({formatting.number(least, unit)} {unit.symbol} would show)"
     if not low <= (unchanged := 1.0 if is_ratio else 0.0) <= high:
         answer = "yes" if high < unchanged else "no, the opposite"
     return f"{answer} (an indication: few seeds)" if estimate.n < ENOUGH_SEEDS else answer

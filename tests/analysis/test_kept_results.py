@@ -168,7 +168,7 @@ def test_the_report_command_keeps_and_writes(tmp_path, undrawn, monkeypatch):
     [
         ((0.5, 0.9), "yes"),
         ((1.1, 1.2), "no, the opposite"),
-        ((0.8, 1.25), "no difference shown; one of 25 % would be"),
+        ((0.8, 1.25), "no difference shown (25 % would show)"),
     ],
 )
 def test_an_answer_of_few_seeds_is_called_an_indication(values, answer):
@@ -176,4 +176,4 @@ def test_an_answer_of_few_seeds_is_called_an_indication(values, answer):
     text = kept_results._is_less(few, is_ratio=True)
     assert text == f"{answer} (an indication: few seeds)"
     difference = kept_results._is_less(Estimate(value=0, values=(-0.01, 0.02), n=2), is_ratio=False)
-    assert difference.startswith("no difference shown; one of 1.50 points")
+    assert difference.startswith("no difference shown (1.50 points would")
