@@ -37,14 +37,7 @@ from testbed.transport.net.addresses import largest_chunk_bytes
 from testbed.transport.pacing import LONGEST_QUANTUM_S, QUANTUM_S
 from testbed.transport.presets import REGISTRIES
 from testbed.verdict.gates import Limits
-from testbed.workload.settings import (
-    TCP_RTO_MIN_S,
-    AnyArm,
-    BuiltIn,
-    Name,
-    Programs,
-    ProgramsArm,
-)
+from testbed.workload.settings import TCP_RTO_MIN_S, AnyArm, BuiltIn, Name, Programs, ProgramsArm
 from testbed.workload.torchrun import FIRST_WITH_LEGS, AnyWorkload, Torchrun, TorchrunArm
 
 ArmName = Annotated[
